@@ -91,7 +91,7 @@ endif
 # have flags of their own or take long; UNITY=0 compiles every file by itself.
 UNITY  ?= 1
 SINGLE := %_avx512.cpp %_avx512_bf16.cpp data/pixel_ops.cpp src/model/start_values.cpp src/page/assets.cpp \
-          src/cli/main.cpp kernels/backend.cpp kernels/cpu/winograd% kernels/cpu/tile_% kernels/cuda/conv2d.cu
+          src/cli/main.cpp kernels/backend.cpp kernels/cpu/winograd% kernels/cuda/conv2d.cu
 src/train_HOLDS := src/config src/model src/train
 src/run_HOLDS   := src/checkpoint src/job src/page src/run
 src/cli_HOLDS   := src/plan src/report src/bench src/cli

@@ -1,4 +1,4 @@
-// tensor.h — a view of numbers with a shape. It never owns memory, which belongs to a Backend.
+// tensor.h — a view of elements with a shape. It never owns memory, which belongs to a Backend.
 //
 // One layout from the decoded JPEG to the logits: NHWC, the channel fastest. Weights of a
 // convolution are K×R×S×C (so N is K, H is R, W is S), of a linear layer out×in (N×1×1×C). Each
@@ -46,7 +46,7 @@ struct Tensor {
     size_t bytes() const { return elems() * bytes_of(type); }
     explicit operator bool() const { return data != nullptr; }
 
-    // Throws Error if the numbers are not floats.
+    // Throws Error if the elements are not floats.
     float* floats() const {
         ENSURE(type == Type::kFloat32, "a tensor ", shape().text(), " of ", name_of(type));
         return static_cast<float*>(data);
@@ -61,9 +61,9 @@ struct Tensor {
     }
 };
 
-// The numbers of a tensor, which must have type T; null if there is no tensor.
+// The elements of a tensor, which must have type T; null if there is no tensor.
 template <class T>
-T* numbers(Tensor x) {
+T* elements(Tensor x) {
     constexpr Type type = sizeof(T) == sizeof(float) ? Type::kFloat32 : Type::kBfloat16;
     ENSURE(!x || x.type == type, "a tensor ", x.shape().text(), " of ", name_of(x.type),
            " among others of ", name_of(type));

@@ -15,6 +15,7 @@ struct ConvCase {
     Shape x;
     int K;
     Window window;
+    bool depthwise = false;  // channel k of y reads only channel k of x
 };
 
 }  // namespace convoy
@@ -53,6 +54,7 @@ void each_product(const Array& x, const Shape& w, Window window, const Shape& y,
 
 // x as a tensor core rounds it: tf32 to 10 bits, ties away from zero; bf16 to 7 bits, ties to even.
 inline float rounded(float x, Precision precision) {
+    if (precision == Precision::kFp32) return x;
     int exponent;
     const double mantissa = std::frexp(double(x), &exponent);
     if (precision == Precision::kTf32)

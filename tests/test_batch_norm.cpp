@@ -1,7 +1,4 @@
-#include "kernels/backend.h"
-#include "tests/reference.h"
-#include "tests/support.h"
-#include "tests/through_device.h"
+#include "tests/check_ops.h"
 
 namespace convoy {
 
@@ -38,32 +35,30 @@ void normalise(Backend& backend, Tensor x, GroupBounds groups, const float* gamm
 }
 
 struct Problem {
-    explicit Problem(const Case& c)
-        : x(random_floats(c.x.elems(), 1)),
+    explicit Problem(const Case& c, Precision precision = Precision::kFp32)
+        : x(rounded(random_floats(c.x.elems(), 1), precision)),
           gamma(random_floats(c.x.C, 2)),
           beta(random_floats(c.x.C, 3)),
-          residual(random_floats(c.x.elems(), 4)),
-          dy(random_floats(c.x.elems(), 5)) {}
+          residual(rounded(random_floats(c.x.elems(), 4), precision)),
+          dy(rounded(random_floats(c.x.elems(), 5), precision)) {}
     std::vector<float> x, gamma, beta, residual, dy;
 };
 
-}  // namespace
-
-TEST_CASE("batch_norm matches the formula in double: output, statistics and sums") {
-    auto backend = each_backend(2);
+// Output, statistics and sums.
+void check_forward(Backend& backend, Precision precision) {
     for (const Case& c : kCases) {
         CAPTURE(c.x.text());
-        Problem p(c);
+        Problem p(c, precision);
         const int C = c.x.C, G = int(c.bounds.size()) - 1;
         for (bool full : {false, true}) {
             const auto want =
                 reference::batch_norm({c.x, p.x}, c.bounds, p.gamma, p.beta,
                                       full ? p.residual : std::vector<float>{}, full, kEps);
             Guarded y(c.x.elems()), mean_rstd(size_t(2) * G * C), sums(size_t(2) * C, 0.5f);
-            normalise(*backend, view(p.x, c.x), c.bounds, p.gamma.data(), p.beta.data(),
+            normalise(backend, view(p.x, c.x), c.bounds, p.gamma.data(), p.beta.data(),
                       full ? view(p.residual, c.x) : Tensor{}, full, kEps, view(y, c.x),
                       mean_rstd.data(), sums.data());
-            CHECK_CLOSE(y.span(), want.y.v, tolerance_of(c));
+            check_stored(y.span(), want.y.v, tolerance_of(c), precision, "batch_norm");
             auto want_sums = want.sums;
             for (double& v : want_sums) v += 0.5;
             CHECK_CLOSE(sums.span(), want_sums, sum_tolerance(8, c.x.N));
@@ -78,6 +73,107 @@ TEST_CASE("batch_norm matches the formula in double: output, statistics and sums
             }
         }
     }
+}
+
+// And in place of dy.
+void check_grad(Backend& backend, Precision precision) {
+    for (const Case& c : kCases) {
+        CAPTURE(c.x.text());
+        Problem p(c, precision);
+        const int C = c.x.C, G = int(c.bounds.size()) - 1, image = c.x.H * c.x.W;
+        for (bool full : {false, true}) {
+            const auto made =
+                reference::batch_norm({c.x, p.x}, c.bounds, p.gamma, p.beta,
+                                      full ? p.residual : std::vector<float>{}, full, kEps);
+            const std::vector<float> exact(made.y.v.begin(), made.y.v.end());
+            std::vector<float> y = rounded(exact, precision);
+            std::vector<float> mean_rstd(size_t(2) * G * C);
+            std::vector<double> dz(p.dy.begin(), p.dy.end()), want(dz.size());
+            std::vector<double> want_dgamma(C, 0.25), want_dbeta(C, 0.25);
+            for (size_t i = 0; i < dz.size(); ++i)
+                if (full && y[i] <= 0) dz[i] = 0;
+            double steepest = 0;
+            for (int g = 0; g < G; ++g)
+                for (int ch = 0; ch < C; ++ch) {
+                    const size_t stat = size_t(g) * C + ch;
+                    mean_rstd[size_t(2) * g * C + ch] = float(made.mean[stat]);
+                    mean_rstd[size_t(2) * g * C + C + ch] = float(made.rstd[stat]);
+                    double sum = 0, dot = 0;
+                    const int begin = c.bounds[g] * image, end = c.bounds[g + 1] * image;
+                    for (int i = begin; i < end; ++i) {
+                        const size_t at = size_t(i) * C + ch;
+                        sum += dz[at], dot += dz[at] * made.xhat.v[at];
+                    }
+                    want_dbeta[ch] += sum, want_dgamma[ch] += dot;
+                    const double slope = p.gamma[ch] * made.rstd[stat], M = end - begin;
+                    if (M > 0) steepest = std::max(steepest, std::abs(slope));
+                    for (int i = begin; i < end; ++i) {
+                        const size_t at = size_t(i) * C + ch;
+                        want[at] = slope * (dz[at] - sum / M - made.xhat.v[at] * dot / M);
+                    }
+                }
+            const double tolerance = sum_tolerance(32, std::max(1.0, steepest));
+            Guarded dx(c.x.elems()), dres(c.x.elems()), dgamma(C, 0.25f), dbeta(C, 0.25f);
+            backend.batch_norm_grad(view(p.x, c.x), view(y, c.x), view(p.dy, c.x), c.bounds,
+                                    p.gamma.data(), full, mean_rstd.data(), view(dx, c.x),
+                                    full ? view(dres, c.x) : Tensor{}, dgamma.data(), dbeta.data());
+            check_stored(dx.span(), want, tolerance, precision, "batch_norm_grad");
+            if (full) CHECK_CLOSE(dres.span(), dz, 0.0);
+            const double sum_terms = 130 + double(c.x.N) * image / 128;
+            CHECK_CLOSE(dgamma.span(), want_dgamma, sum_tolerance(sum_terms, 2));
+            CHECK_CLOSE(dbeta.span(), want_dbeta, sum_tolerance(sum_terms));
+
+            std::vector<float> dy = p.dy;  // in place, and frozen gamma and beta
+            backend.batch_norm_grad(view(p.x, c.x), view(y, c.x), view(dy, c.x), c.bounds,
+                                    p.gamma.data(), full, mean_rstd.data(), view(dy, c.x), nullptr,
+                                    nullptr, nullptr);
+            CHECK(dy == std::vector<float>(dx));
+        }
+    }
+}
+
+void check_eval(Backend& backend, Precision precision) {
+    const Shape shape{3, 9, 7, 21};
+    Problem p({shape, {0, 3}}, precision);
+    std::vector<float> mean = random_floats(21, 7), var = random_floats(21, 8);
+    for (float& v : var) v = std::abs(v) + 0.1f;
+    for (bool full : {false, true}) {
+        Guarded y(shape.elems()), dx(shape.elems()), dres(shape.elems());
+        backend.batch_norm_eval(view(p.x, shape), p.gamma.data(), p.beta.data(), mean.data(),
+                                var.data(), full ? view(p.residual, shape) : Tensor{}, full, kEps,
+                                view(y, shape));
+        backend.batch_norm_eval_grad(view(y, shape), view(p.dy, shape), p.gamma.data(), var.data(),
+                                     full, kEps, view(dx, shape),
+                                     full ? view(dres, shape) : Tensor{});
+        std::vector<double> want(p.x.size()), want_dx(p.x.size()), want_dz(p.x.size());
+        for (size_t i = 0; i < want.size(); ++i) {
+            const int c = int(i % 21);
+            const double scale = p.gamma[c] / std::sqrt(double(var[c]) + kEps);
+            want[i] = (double(p.x[i]) - mean[c]) * scale + p.beta[c] + (full ? p.residual[i] : 0);
+            if (full) want[i] = std::max(0.0, want[i]);
+            want_dz[i] = full && y.data()[i] <= 0 ? 0 : p.dy[i];
+            want_dx[i] = want_dz[i] * scale;
+        }
+        check_stored(y.span(), want, sum_tolerance(8, 7), precision,
+                     "batch_norm_eval");  // (x − mean)·scale is below 2/√0.1
+        check_stored(dx.span(), want_dx, sum_tolerance(2, 4), precision, "batch_norm_eval_grad");
+        if (full) CHECK_CLOSE(dres.span(), want_dz, 0.0);
+    }
+}
+
+void check_formulas(Backend& backend, Precision precision) {
+    check_forward(backend, precision);
+    check_grad(backend, precision);
+    check_eval(backend, precision);
+}
+
+}  // namespace
+
+TEST_CASE("batch_norm, its evaluation and their gradients match the formula in double") {
+    check_formulas(*each_backend(2), Precision::kFp32);
+}
+TEST_CASE("batch_norm in bf16 takes its statistics in fp32 and rounds its output once") {
+    check_formulas(*each_backend(2, Precision::kBf16), Precision::kBf16);
 }
 
 TEST_CASE("batch_norm takes the bounds of the groups as they are at each call") {
@@ -131,63 +227,6 @@ TEST_CASE("batch_norm works in place of x and of the residual") {
     CHECK(residual == y);
 }
 
-TEST_CASE("batch_norm_grad matches the formula in double, and in place of dy") {
-    auto backend = each_backend(2);
-    for (const Case& c : kCases) {
-        CAPTURE(c.x.text());
-        Problem p(c);
-        const int C = c.x.C, G = int(c.bounds.size()) - 1, image = c.x.H * c.x.W;
-        for (bool full : {false, true}) {
-            const auto made =
-                reference::batch_norm({c.x, p.x}, c.bounds, p.gamma, p.beta,
-                                      full ? p.residual : std::vector<float>{}, full, kEps);
-            std::vector<float> y(made.y.v.begin(), made.y.v.end());
-            std::vector<float> mean_rstd(size_t(2) * G * C);
-            std::vector<double> dz(p.dy.begin(), p.dy.end()), want(dz.size());
-            std::vector<double> want_dgamma(C, 0.25), want_dbeta(C, 0.25);
-            for (size_t i = 0; i < dz.size(); ++i)
-                if (full && y[i] <= 0) dz[i] = 0;
-            double steepest = 0;
-            for (int g = 0; g < G; ++g)
-                for (int ch = 0; ch < C; ++ch) {
-                    const size_t stat = size_t(g) * C + ch;
-                    mean_rstd[size_t(2) * g * C + ch] = float(made.mean[stat]);
-                    mean_rstd[size_t(2) * g * C + C + ch] = float(made.rstd[stat]);
-                    double sum = 0, dot = 0;
-                    const int begin = c.bounds[g] * image, end = c.bounds[g + 1] * image;
-                    for (int i = begin; i < end; ++i) {
-                        const size_t at = size_t(i) * C + ch;
-                        sum += dz[at], dot += dz[at] * made.xhat.v[at];
-                    }
-                    want_dbeta[ch] += sum, want_dgamma[ch] += dot;
-                    const double slope = p.gamma[ch] * made.rstd[stat], M = end - begin;
-                    if (M > 0) steepest = std::max(steepest, std::abs(slope));
-                    for (int i = begin; i < end; ++i) {
-                        const size_t at = size_t(i) * C + ch;
-                        want[at] = slope * (dz[at] - sum / M - made.xhat.v[at] * dot / M);
-                    }
-                }
-            const double tolerance = sum_tolerance(32, std::max(1.0, steepest));
-            Guarded dx(c.x.elems()), dres(c.x.elems()), dgamma(C, 0.25f), dbeta(C, 0.25f);
-            backend->batch_norm_grad(view(p.x, c.x), view(y, c.x), view(p.dy, c.x), c.bounds,
-                                     p.gamma.data(), full, mean_rstd.data(), view(dx, c.x),
-                                     full ? view(dres, c.x) : Tensor{}, dgamma.data(),
-                                     dbeta.data());
-            CHECK_CLOSE(dx.span(), want, tolerance);
-            if (full) CHECK_CLOSE(dres.span(), dz, 0.0);
-            const double sum_terms = 130 + double(c.x.N) * image / 128;
-            CHECK_CLOSE(dgamma.span(), want_dgamma, sum_tolerance(sum_terms, 2));
-            CHECK_CLOSE(dbeta.span(), want_dbeta, sum_tolerance(sum_terms));
-
-            std::vector<float> dy = p.dy;  // in place, and frozen gamma and beta
-            backend->batch_norm_grad(view(p.x, c.x), view(y, c.x), view(dy, c.x), c.bounds,
-                                     p.gamma.data(), full, mean_rstd.data(), view(dy, c.x), nullptr,
-                                     nullptr, nullptr);
-            CHECK(dy == std::vector<float>(dx));
-        }
-    }
-}
-
 // Central differences of L = Σ y·dy with step 2⁻⁶ on values of size 1: truncation about h²·y''' ,
 // measured at 6e-4 in double; the rounding of y adds 1e-5.
 TEST_CASE("batch_norm_grad matches finite differences") {
@@ -217,35 +256,6 @@ TEST_CASE("batch_norm_grad matches finite differences") {
         v = before;
     }
     CHECK_CLOSE(dx, want, 3e-3);
-}
-
-TEST_CASE("batch_norm_eval and its gradient match the formula in double") {
-    auto backend = each_backend(2);
-    const Shape shape{3, 9, 7, 21};
-    Problem p({shape, {0, 3}});
-    std::vector<float> mean = random_floats(21, 7), var = random_floats(21, 8);
-    for (float& v : var) v = std::abs(v) + 0.1f;
-    for (bool full : {false, true}) {
-        Guarded y(shape.elems()), dx(shape.elems()), dres(shape.elems());
-        backend->batch_norm_eval(view(p.x, shape), p.gamma.data(), p.beta.data(), mean.data(),
-                                 var.data(), full ? view(p.residual, shape) : Tensor{}, full, kEps,
-                                 view(y, shape));
-        backend->batch_norm_eval_grad(view(y, shape), view(p.dy, shape), p.gamma.data(), var.data(),
-                                      full, kEps, view(dx, shape),
-                                      full ? view(dres, shape) : Tensor{});
-        std::vector<double> want(p.x.size()), want_dx(p.x.size()), want_dz(p.x.size());
-        for (size_t i = 0; i < want.size(); ++i) {
-            const int c = int(i % 21);
-            const double scale = p.gamma[c] / std::sqrt(double(var[c]) + kEps);
-            want[i] = (double(p.x[i]) - mean[c]) * scale + p.beta[c] + (full ? p.residual[i] : 0);
-            if (full) want[i] = std::max(0.0, want[i]);
-            want_dz[i] = full && y.data()[i] <= 0 ? 0 : p.dy[i];
-            want_dx[i] = want_dz[i] * scale;
-        }
-        CHECK_CLOSE(y.span(), want, sum_tolerance(8, 7));  // (x − mean)·scale is below 2/√0.1
-        CHECK_CLOSE(dx.span(), want_dx, sum_tolerance(2, 4));
-        if (full) CHECK_CLOSE(dres.span(), want_dz, 0.0);
-    }
 }
 
 TEST_CASE("batch_norm gives the same bits on 1, 2 and 3 threads") {

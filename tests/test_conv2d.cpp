@@ -1,7 +1,6 @@
-#include "kernels/backend.h"
-#include "tests/reference.h"
-#include "tests/support.h"
-#include "tests/through_device.h"
+// Direct and depthwise convolutions in fp32. In tf32 and bf16: test_tensor_cores.cpp,
+// test_tiles.cpp; Winograd's method: test_winograd.cpp.
+#include "tests/check_ops.h"
 
 namespace convoy {
 
@@ -17,7 +16,7 @@ struct Problem {
 
     explicit Problem(const ConvCase& c, uint64_t seed = 1)
         : x_shape(c.x),
-          w_shape{c.K, c.window.size_h, c.window.size_w, c.x.C},
+          w_shape{c.K, c.window.size_h, c.window.size_w, c.depthwise ? 1 : c.x.C},
           y_shape(reference::conv_shape(c.x, w_shape, c.window)),
           window(c.window),
           x(random_floats(x_shape.elems(), seed)),
@@ -34,96 +33,30 @@ struct Problem {
     }
 };
 
-// Products with patches in all cases; tests/test_winograd.cpp has the other method.
 std::unique_ptr<Backend> direct(int threads) {
     return make_backend("cpu", {.threads = threads, .conv = ConvMethod::kDirect});
 }
 
-std::unique_ptr<Backend> each_direct(int threads) {
-    auto backend = each_backend(threads);
-    return backend->name() == "cpu" ? direct(threads) : std::move(backend);
-}
-
-const ConvCase kCases[] = {
-    {{1, 1, 1, 1}, 1, Window::square(1)},
-    {{2, 5, 7, 3}, 5, Window::square(3, 1, 1)},
-    {{1, 6, 6, 33}, 35, Window::square(3, 1, 1)},
-    {{2, 9, 8, 16}, 32, Window::square(3, 1, 0)},
-    {{1, 7, 9, 5}, 4, Window::square(3, 1, 2)},
-    {{2, 9, 7, 17}, 19, Window::square(3, 2, 1)},
-    {{2, 8, 8, 8}, 16, Window::square(1, 2, 0)},  // three of four pixels meet no filter
-    {{3, 6, 5, 40}, 70, Window::square(1)},
-    {{1, 23, 19, 3}, 24, Window::square(7, 2, 3)},
-    {{1, 35, 31, 3}, 18, Window::square(11, 4, 2)},
-    {{1, 9, 8, 20}, 33, Window::square(5, 1, 2)},
-    {{1, 8, 12, 6}, 7, Window{3, 5, 2, 3, 1, 0}},       // rectangular in everything
-    {{2, 6, 6, 4}, 3, Window{2, 4, 1, 2, 1, 3}},        // more padding than half the window
-    {{1, 3, 3, 4}, 6, Window::square(3, 3, 0)},         // one output
-    {{2, 8, 7, 5}, 6, Window{4, 2, 1, 2, 1, 0, 1, 1}},  // more padding at the end
-    {{1, 10, 10, 2}, 2, Window::square(2, 5, 0)},       // gaps between the windows
-    {{1, 2, 1, 5}, 4, Window::square(3, 3, 2)},         // a stride larger than the image
-    {{2, 4, 5, 3}, 6, Window{3, 2, 2, 1, 7, 6}},        // patches of padding alone
-    {{1, 30, 30, 4}, 66, Window::square(3, 1, 1)},      // several blocks of rows
-    {{1, 4, 4, 300}, 34, Window::square(3, 1, 1)},      // several blocks of depth
-};
-
 }  // namespace
 
-TEST_CASE("conv2d matches the formula in double, with and without bias and relu") {
+TEST_CASE("conv2d and its gradients match the formula in double") {
     auto backend = each_direct(2);
-    for (const ConvCase& c : kCases) {
-        Problem p(c);
-        CAPTURE(p.text());
-        for (bool full : {false, true}) {
-            Guarded y(p.y_shape.elems());
-            backend->conv2d(view(p.x, p.x_shape), view(p.w, p.w_shape), full ? p.b.data() : nullptr,
-                            p.window, full, view(y, p.y_shape));
-            const auto want =
-                reference::conv2d(p.X(), p.W(), full ? p.b : std::vector<float>{}, p.window, full);
-            CHECK_CLOSE(y.span(), want.v, sum_tolerance(double(p.w_shape.row_elems()) + 1));
-        }
-    }
+    for (const ConvCase& c : kConvCases) check_conv(*backend, Precision::kFp32, c);
+    for (const ConvCase& c : kDepthwiseCases) check_conv(*backend, Precision::kFp32, c);
 }
 
-TEST_CASE("conv2d_grad_x matches the formula in double, with and without mask") {
-    auto backend = each_direct(2);
-    for (const ConvCase& c : kCases) {
-        Problem p(c);
-        CAPTURE(p.text());
-        const double terms = double(p.w_shape.N) * p.w_shape.H * p.w_shape.W;
-        for (std::vector<float> mask : {std::vector<float>{}, p.x}) {
-            Guarded dx(p.x_shape.elems());
-            backend->conv2d_grad_x(view(p.dy, p.y_shape), view(p.w, p.w_shape), p.window,
-                                   mask.empty() ? Tensor{} : view(mask, p.x_shape),
-                                   view(dx, p.x_shape));
-            const auto want = reference::conv2d_grad_x(p.DY(), p.W(), p.window, p.x_shape, mask);
-            CHECK_CLOSE(dx.span(), want.v, sum_tolerance(terms));
-        }
-    }
-}
-
-TEST_CASE("conv2d_grad_w adds the formula in double to what is there") {
-    auto backend = each_direct(2);
-    for (const ConvCase& c : kCases) {
-        Problem p(c);
-        CAPTURE(p.text());
-        const std::vector<float> dw0 = random_floats(p.w.size(), 9), db0 = random_floats(c.K, 10);
-        Guarded dw(dw0), db(db0);
-        backend->conv2d_grad_w(view(p.x, p.x_shape), view(p.dy, p.y_shape), p.window,
-                               view(dw, p.w_shape), db.data());
-        auto want = reference::conv2d_grad_w(p.X(), p.DY(), p.window, p.w_shape);
-        for (size_t i = 0; i < dw0.size(); ++i) want.v[i] += dw0[i];
-        auto want_db = reference::column_sums(p.DY());
-        for (int k = 0; k < c.K; ++k) want_db[k] += db0[k];
-        const double terms = double(p.y_shape.elems()) / c.K + 1;
-        CHECK_CLOSE(dw.span(), want.v, sum_tolerance(terms));
-        CHECK_CLOSE(db.span(), want_db, sum_tolerance(terms));
-
-        Guarded again(dw0);  // without db the rest is the same
-        backend->conv2d_grad_w(view(p.x, p.x_shape), view(p.dy, p.y_shape), p.window,
-                               view(again, p.w_shape), nullptr);
-        CHECK(std::vector<float>(again) == std::vector<float>(dw));
-    }
+TEST_CASE("a depthwise convolution leaves the moments of what it makes") {
+    auto backend = each_backend(2);
+    const Shape xs{3, 5, 4, 36}, ws{36, 3, 3, 1};
+    std::vector<float> x = random_floats(xs.elems(), 1), w = random_floats(ws.elems(), 2);
+    const std::vector<int> groups{0, 2, 3};
+    Guarded y(xs.elems()), kept(144), sums(72, 1.0f), want_kept(144), want_sums(72, 1.0f);
+    const Moments of_y{groups, 1e-5f, kept.data(), sums.data()};
+    backend->conv2d(view(x, xs), view(w, ws), nullptr, Window::square(3, 1, 1), true, view(y, xs),
+                    &of_y);
+    backend->moments(view(y, xs), {groups, 1e-5f, want_kept.data(), want_sums.data()});
+    CHECK(std::vector<float>(kept) == std::vector<float>(want_kept));
+    CHECK(std::vector<float>(sums) == std::vector<float>(want_sums));
 }
 
 // L = Σ y·dy is linear in x and in w, so a difference quotient has no truncation error; what is
@@ -162,7 +95,8 @@ TEST_CASE("conv2d_grad_x and conv2d_grad_w match finite differences, stride 2, p
 
 TEST_CASE("convolutions give the same bits in every run, and the same sums on 1, 2 and 3 threads") {
     const ConvCase cases[] = {{{2, 13, 11, 20}, 40, Window::square(3, 1, 1)},
-                              {{2, 31, 31, 3}, 64, Window::square(11, 4, 2)}};
+                              {{2, 31, 31, 3}, 64, Window::square(11, 4, 2)},
+                              {{3, 9, 9, 40}, 40, Window::square(3, 1, 1), true}};
     for (const ConvCase& c : cases) {
         Problem p(c);
         CAPTURE(p.text());
@@ -191,16 +125,18 @@ TEST_CASE("convolutions give the same bits in every run, and the same sums on 1,
 
 TEST_CASE("convolutions of no images write nothing and leave gradients as they are") {
     auto backend = each_backend();
-    Problem p({{0, 5, 5, 3}, 4, Window::square(3, 1, 1)});
-    Guarded dw(p.w), db(p.b);
-    backend->conv2d({nullptr, p.x_shape}, view(p.w, p.w_shape), nullptr, p.window, true,
-                    {nullptr, p.y_shape});
-    backend->conv2d_grad_x({nullptr, p.y_shape}, view(p.w, p.w_shape), p.window, nullptr,
-                           {nullptr, p.x_shape});
-    backend->conv2d_grad_w({nullptr, p.x_shape}, {nullptr, p.y_shape}, p.window,
-                           view(dw, p.w_shape), db.data());
-    CHECK(std::vector<float>(dw) == p.w);
-    CHECK(std::vector<float>(db) == p.b);
+    for (const bool depthwise : {false, true}) {
+        Problem p({{0, 5, 5, 4}, 4, Window::square(3, 1, 1), depthwise});
+        Guarded dw(p.w), db(p.b);
+        backend->conv2d({nullptr, p.x_shape}, view(p.w, p.w_shape), nullptr, p.window, true,
+                        {nullptr, p.y_shape});
+        backend->conv2d_grad_x({nullptr, p.y_shape}, view(p.w, p.w_shape), p.window, nullptr,
+                               {nullptr, p.x_shape});
+        backend->conv2d_grad_w({nullptr, p.x_shape}, {nullptr, p.y_shape}, p.window,
+                               view(dw, p.w_shape), db.data());
+        CHECK(std::vector<float>(dw) == p.w);
+        CHECK(std::vector<float>(db) == p.b);
+    }
 }
 
 TEST_CASE("conv2d lets a NaN through relu, so that it is noticed") {
@@ -221,6 +157,9 @@ TEST_CASE("conv2d refuses shapes that do not fit, naming them") {
     CHECK_THROWS_WITH_AS(backend->conv2d({data, 1, 4, 4, 2}, {data, 2, 3, 3, 3}, nullptr, window,
                                          false, {data, 1, 4, 4, 2}),
                          doctest::Contains("w is 2x3x3x3, x is 1x4x4x2"), Error);
+    CHECK_THROWS_WITH_AS(backend->conv2d({data, 1, 5, 5, 4}, {data, 2, 3, 3, 1}, nullptr, window,
+                                         false, {data, 1, 5, 5, 2}),
+                         doctest::Contains("w is 2x3x3x1, x is 1x5x5x4"), Error);
     CHECK_THROWS_AS(backend->conv2d_grad_x({data, 1, 4, 4, 1}, {data, 2, 3, 3, 2}, window, nullptr,
                                            {data, 1, 4, 4, 2}),
                     Error);

@@ -151,11 +151,13 @@ TEST_CASE("a product is masked by what lies where it is stored") {
     const float one[4] = {1, 1, 1, 1};
     const std::vector<float> before = {-1, 2, 0, 3}, after = {0, 1, 0, 1};
     std::vector<float> result = before;
-    multiply_skinny(cpu, one, 1, 1, {one, 4, 1}, 4, result.data(), {nullptr, false, result.data()});
+    const RightSide right{one, 4, 1};
+    const Epilogue masked{nullptr, false, result.data()};
+    multiply_skinny(cpu, one, 1, 1, right, 4, result.data(), masked);
     CHECK(result == after);
-    result = before;
-    multiply_patches(cpu, Patches::matrix(one, 1, 1), {one, 4, 1}, 4, {result.data(), 4, 4, 4},
-                     {nullptr, false, result.data()});
+    std::copy(before.begin(), before.end(), result.begin());
+    multiply_patches(cpu, Patches::matrix(one, 1, 1), right, 4, RowMap{result.data(), 4, 4, 4},
+                     masked);
     CHECK(result == after);
 }
 

@@ -1,34 +1,38 @@
-#include "kernels/backend.h"
-#include "tests/device.h"
-#include "tests/reference.h"
-#include "tests/support.h"
-#include "tests/through_device.h"
+#include "tests/check_ops.h"
 
 namespace convoy {
 
 TEST_SUITE_BEGIN("device");
 
-TEST_CASE("relu, relu_grad and add change each number as their formulas say") {
-    auto backend = each_backend(2);
-    for (int n : {0, 1, 77, 100'000}) {
-        const std::vector<float> x = random_floats(n, 1), y = random_floats(n, 2);
+// In packs and alongside them.
+static void check_relu_and_add(Backend& backend, Precision precision) {
+    for (int n : {0, 1, 7, 77, 100'000}) {
+        const std::vector<float> x = rounded(random_floats(n, 1), precision);
+        const std::vector<float> y = rounded(random_floats(n, 2), precision);
         Guarded a(x), b(y), c(x);
         std::vector<float> other = y, want_a(n), want_b(n), want_c(n);
         for (int i = 0; i < n; ++i) {
             want_a[i] = x[i] > 0 ? x[i] : 0;
             want_b[i] = want_a[i] > 0 ? y[i] : 0;
-            want_c[i] = x[i] + y[i];
+            want_c[i] = reference::rounded(x[i] + y[i], precision);
         }
-        backend->relu({a.data(), n, 1, 1, 1});
-        backend->relu_grad({a.data(), n, 1, 1, 1}, {b.data(), n, 1, 1, 1});
-        backend->add({c.data(), n, 1, 1, 1}, {other.data(), n, 1, 1, 1});
+        backend.relu(view(a, {n, 1, 1, 1}));
+        backend.relu_grad(view(a, {n, 1, 1, 1}), {b.data(), n, 1, 1, 1});
+        backend.add({c.data(), n, 1, 1, 1}, {other.data(), n, 1, 1, 1});
         CHECK(std::vector<float>(a) == want_a);
         CHECK(std::vector<float>(b) == want_b);
         CHECK(std::vector<float>(c) == want_c);
     }
     float nan = NAN;
-    backend->relu({&nan, 1, 1, 1, 1});
+    backend.relu({&nan, 1, 1, 1, 1});
     CHECK(std::isnan(nan));  // not hidden: it must reach the loss
+}
+
+TEST_CASE("relu, relu_grad and add change each number as their formulas say") {
+    check_relu_and_add(*each_backend(2), Precision::kFp32);
+}
+TEST_CASE("relu, relu_grad and add round once in bf16") {
+    check_relu_and_add(*each_backend(2, Precision::kBf16), Precision::kBf16);
 }
 
 TEST_CASE("relu6, leaky relu and elu, and their gradients from the output, match their formulas") {

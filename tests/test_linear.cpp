@@ -1,7 +1,4 @@
-#include "kernels/backend.h"
-#include "tests/reference.h"
-#include "tests/support.h"
-#include "tests/through_device.h"
+#include "tests/check_ops.h"
 
 namespace convoy {
 
@@ -17,41 +14,12 @@ struct Case {
 const Case kCases[] = {{1, 1, 1},    {2, 3, 5},    {17, 33, 35}, {16, 64, 32},
                        {5, 700, 67}, {31, 300, 3}, {64, 40, 35}, {30, 2100, 45}};
 
-// A linear layer is a convolution of 1x1 images.
-const Window kPoint = Window::square(1);
-
 }  // namespace
 
 TEST_CASE("linear, linear_grad_x and linear_grad_w match the formula in double") {
     auto backend = each_backend(2);
-    for (const auto& [N, C, K] : kCases) {
-        CAPTURE(cat(N, "x", C, " to ", K));
-        const Shape xs{N, 1, 1, C}, ws{K, 1, 1, C}, ys{N, 1, 1, K};
-        std::vector<float> x = random_floats(xs.elems(), 1), w = random_floats(ws.elems(), 2);
-        std::vector<float> b = random_floats(K, 3), dy = random_floats(ys.elems(), 4);
-        const reference::Array X(xs, x), W(ws, w), DY(ys, dy);
-        for (bool full : {false, true}) {
-            Guarded y(ys.elems()), dx(xs.elems());
-            backend->linear(view(x, xs), view(w, ws), full ? b.data() : nullptr, full, view(y, ys));
-            const auto want =
-                reference::conv2d(X, W, full ? b : std::vector<float>{}, kPoint, full);
-            CHECK_CLOSE(y.span(), want.v, sum_tolerance(C + 1));
-
-            backend->linear_grad_x(view(dy, ys), view(w, ws), full ? view(x, xs) : Tensor{},
-                                   view(dx, xs));
-            const auto want_dx =
-                reference::conv2d_grad_x(DY, W, kPoint, xs, full ? x : std::vector<float>{});
-            CHECK_CLOSE(dx.span(), want_dx.v, sum_tolerance(K));
-        }
-        Guarded dw(w), db(b);
-        backend->linear_grad_w(view(x, xs), view(dy, ys), view(dw, ws), db.data());
-        auto want = reference::conv2d_grad_w(X, DY, kPoint, ws);
-        for (size_t i = 0; i < w.size(); ++i) want.v[i] += w[i];
-        auto want_db = reference::column_sums(DY);
-        for (int k = 0; k < K; ++k) want_db[k] += b[k];
-        CHECK_CLOSE(dw.span(), want.v, sum_tolerance(N + 1));
-        CHECK_CLOSE(db.span(), want_db, sum_tolerance(N + 1));
-    }
+    for (const auto& [N, C, K] : kCases)
+        check_linear_in(*backend, Precision::kFp32, {N, 1, 1, C}, K);
 }
 
 TEST_CASE("linear reads an image as one row") {

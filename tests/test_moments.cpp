@@ -22,7 +22,7 @@ struct Case {
     Window window;
     std::vector<int> bounds;
 };
-// Tiles are 64×64 (fp32), or 128×64 and 128×128 (tensor cores).
+// Tiles are 128×64 and 128×128.
 const Case kCases[] = {
     {{1, 1, 1, 1}, 1, Window::square(1), {0, 1}},
     {{5, 3, 11, 4}, 8, Window::square(1), {0, 1, 1, 3, 5, 5}},  // ends inside of tiles, empty ones

@@ -1,7 +1,4 @@
-#include "kernels/backend.h"
-#include "tests/reference.h"
-#include "tests/support.h"
-#include "tests/through_device.h"
+#include "tests/check_ops.h"
 
 namespace convoy {
 
@@ -20,6 +17,7 @@ const Case kCases[] = {
     {{1, 13, 13, 20}, Window::square(3, 2, 0)},
     {{1, 5, 6, 3}, Window{2, 3, 1, 2, 1, 1}},
     {{2, 5, 5, 35}, Window::square(5, 1, 2)},
+    {{2, 7, 9, 40}, Window::square(3, 2, 1)},        // packs of channels
     {{1, 9, 9, 4}, Window::square(2, 3, 0)},         // pixels that no window reads
     {{1, 6, 7, 5}, Window{3, 2, 2, 1, 0, 0, 1, 1}},  // windows that end outside
 };
@@ -32,10 +30,7 @@ std::vector<float> steps(size_t n, uint64_t seed) {
     return x;
 }
 
-}  // namespace
-
-TEST_CASE("max_pool takes the first maximum of each window, never the padding") {
-    auto backend = each_backend(2);
+void check_max_pool(Backend& backend) {
     for (const Case& c : kCases) {
         CAPTURE(c.x.text());
         std::vector<float> x = steps(c.x.elems(), 1);
@@ -43,7 +38,7 @@ TEST_CASE("max_pool takes the first maximum of each window, never the padding") 
         const auto want = reference::max_pool({c.x, x}, c.window, where);
         Guarded y(want.v.size());
         std::vector<uint8_t> argmax(want.v.size() + 2, 77);
-        backend->max_pool(view(x, c.x), c.window, view(y, want.shape), argmax.data() + 1);
+        backend.max_pool(view(x, c.x), c.window, view(y, want.shape), argmax.data() + 1);
         CHECK_CLOSE(y.span(), want.v, 0.0);
         CHECK(argmax.front() == 77);
         CHECK(argmax.back() == 77);
@@ -51,23 +46,66 @@ TEST_CASE("max_pool takes the first maximum of each window, never the padding") 
     }
 }
 
-TEST_CASE("max_pool_grad gives dy to the maximum, with and without mask") {
-    auto backend = each_backend(2);
+void check_max_pool_grad(Backend& backend, Precision precision) {
     for (const Case& c : kCases) {
         CAPTURE(c.x.text());
         std::vector<float> x = steps(c.x.elems(), 1), mask = random_floats(c.x.elems(), 2);
         std::vector<int> where;
         const auto y = reference::max_pool({c.x, x}, c.window, where);
-        std::vector<float> dy = random_floats(y.v.size(), 3);
+        std::vector<float> dy = rounded(random_floats(y.v.size(), 3), precision);
         const std::vector<uint8_t> argmax(where.begin(), where.end());
         for (std::vector<float> m : {std::vector<float>{}, mask}) {
             Guarded dx(x.size());
-            backend->max_pool_grad(view(dy, y.shape), argmax.data(), c.window,
-                                   m.empty() ? Tensor{} : view(m, c.x), view(dx, c.x));
+            backend.max_pool_grad(view(dy, y.shape), argmax.data(), c.window,
+                                  m.empty() ? Tensor{} : view(m, c.x), view(dx, c.x));
             const auto want = reference::max_pool_grad({y.shape, dy}, where, c.window, c.x, m);
-            CHECK_CLOSE(dx.span(), want.v, sum_tolerance(25));
+            check_stored(dx.span(), want.v, sum_tolerance(25), precision, "max_pool_grad");
         }
     }
+}
+
+// Areas overlap in some.
+void check_avg_pool(Backend& backend, Precision precision) {
+    const std::pair<Shape, Shape> cases[] = {
+        {{1, 1, 1, 1}, {1, 1, 1, 1}},
+        {{2, 7, 7, 33}, {2, 1, 1, 33}},
+        {{2, 13, 10, 5}, {2, 6, 6, 5}},
+        {{1, 3, 4, 18}, {1, 7, 7, 18}},  // more outputs than inputs
+    };
+    for (const auto& [xs, ys] : cases) {
+        CAPTURE(xs.text());
+        std::vector<float> x = rounded(random_floats(xs.elems(), 1), precision);
+        std::vector<float> dy = rounded(random_floats(ys.elems(), 2), precision);
+        const reference::Array X(xs, x), DY(ys, dy);
+        reference::Array want(ys), want_dx(xs);
+        reference::each_area(xs, ys,
+                             [&, &xs = xs](int n, int p, int q, int h, int w, double share) {
+                                 for (int c = 0; c < xs.C; ++c) {
+                                     want.at(n, p, q, c) += share * X.at(n, h, w, c);
+                                     want_dx.at(n, h, w, c) += share * DY.at(n, p, q, c);
+                                 }
+                             });
+        Guarded y(ys.elems()), dx(xs.elems());
+        backend.avg_pool(view(x, xs), view(y, ys));
+        backend.avg_pool_grad(view(dy, ys), view(dx, xs));
+        check_stored(y.span(), want.v, sum_tolerance(51), precision, "avg_pool");
+        check_stored(dx.span(), want_dx.v, sum_tolerance(10), precision, "avg_pool_grad");
+    }
+}
+
+void check_pools(Backend& backend, Precision precision) {
+    check_max_pool(backend);
+    check_max_pool_grad(backend, precision);
+    check_avg_pool(backend, precision);
+}
+
+}  // namespace
+
+TEST_CASE("max_pool takes the first maximum, avg_pool the mean; their gradients match") {
+    check_pools(*each_backend(2), Precision::kFp32);
+}
+TEST_CASE("max_pool, avg_pool and their gradients in bf16") {
+    check_pools(*each_backend(2, Precision::kBf16), Precision::kBf16);
 }
 
 TEST_CASE("max_pool passes a NaN on") {
@@ -79,34 +117,6 @@ TEST_CASE("max_pool passes a NaN on") {
         backend->max_pool({x, 1, 2, 2, 1}, Window::square(2, 2, 0), {&y, 1, 1, 1, 1}, &argmax);
         CHECK(std::isnan(y));
         CHECK(argmax == place);
-    }
-}
-
-TEST_CASE("avg_pool and avg_pool_grad match the formula in double, also where areas overlap") {
-    auto backend = each_backend(2);
-    const std::pair<Shape, Shape> cases[] = {
-        {{1, 1, 1, 1}, {1, 1, 1, 1}},
-        {{2, 7, 7, 33}, {2, 1, 1, 33}},
-        {{2, 13, 10, 5}, {2, 6, 6, 5}},
-        {{1, 3, 4, 18}, {1, 7, 7, 18}},  // more outputs than inputs
-    };
-    for (const auto& [xs, ys] : cases) {
-        CAPTURE(xs.text());
-        std::vector<float> x = random_floats(xs.elems(), 1), dy = random_floats(ys.elems(), 2);
-        const reference::Array X(xs, x), DY(ys, dy);
-        reference::Array want(ys), want_dx(xs);
-        reference::each_area(xs, ys,
-                             [&, &xs = xs](int n, int p, int q, int h, int w, double share) {
-                                 for (int c = 0; c < xs.C; ++c) {
-                                     want.at(n, p, q, c) += share * X.at(n, h, w, c);
-                                     want_dx.at(n, h, w, c) += share * DY.at(n, p, q, c);
-                                 }
-                             });
-        Guarded y(ys.elems()), dx(xs.elems());
-        backend->avg_pool(view(x, xs), view(y, ys));
-        backend->avg_pool_grad(view(dy, ys), view(dx, xs));
-        CHECK_CLOSE(y.span(), want.v, sum_tolerance(51));
-        CHECK_CLOSE(dx.span(), want_dx.v, sum_tolerance(10));
     }
 }
 

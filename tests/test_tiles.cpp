@@ -1,213 +1,186 @@
-// Products of bf16 on the CPU (kernels/cpu/tiles.h): the tile unit of x86 where this machine has
-// it, and its twin for each width of vectors, give the same bits; VDPBF16PS gives its own. What
-// they are: test_bf16.cpp, test_tensor_cores.cpp.
-#include "kernels/cpu/cpu_backend.h"
-#include "tests/reference.h"
-#include "tests/support.h"
+// Products of bf16 on the CPU (kernels/cpu/pack.h): widened to fp32 on every processor, or as pairs
+// for processors that multiply them. Slow tiles of pairs stand in for the hardware, so the packing
+// is tested on every machine; the hardware's tiles are tested if this machine has them.
+#include <bit>
 
-using namespace convoy;
+#include "kernels/cpu/cpu_backend.h"
+#include "tests/check_ops.h"
+
+namespace convoy {
 
 namespace {
 
-std::vector<const Micro*> all_micros() {
-    std::vector<const Micro*> all{&micro_base()};
-#ifdef __x86_64__
-    if (&pick_micro() == &micro_base()) return all;  // the others cannot even be asked for here
-    all.push_back(&micro_avx512());
-    if (&pick_micro(true) != &micro_avx512()) all.push_back(&pick_micro(true));
-#endif
-    static const bool said = [&] {
-        for (const Micro* micro : all) MESSAGE("products of bf16: ", std::string(micro->name));
-        return true;
+float low(float word) { return std::bit_cast<float>(std::bit_cast<uint32_t>(word) << 16); }
+float high(float word) { return std::bit_cast<float>(std::bit_cast<uint32_t>(word) & 0xFFFF0000); }
+float multiply_pairs(float a, float b) { return low(a) * low(b) + high(a) * high(b); }
+
+template <int M>
+void slow_tile(int depth, const float* a, ptrdiff_t a_row, ptrdiff_t a_step, ptrdiff_t a_chunk,
+               const float* b, ptrdiff_t step, const TileOut& out) {
+    for (int i = 0; i < M; ++i)
+        for (int j = 0; j < out.cols; ++j) {
+            float& to = out.rows[i][j];
+            float sum = out.accumulate ? to : 0;
+            for (int k = 0; k < depth; ++k)
+                sum += multiply_pairs(a[i * a_row + k / kChunk * a_chunk + k % kChunk * a_step],
+                                      b[k * step + j]);
+            if (out.bias) sum += out.bias[j];
+            if (out.relu && sum < 0) sum = 0;
+            if (out.mask && out.rows[i][*out.mask + j] <= 0) sum = 0;
+            to = sum;
+        }
+}
+constexpr int kLane = 16, kSlowColumns = 32;
+template <int M>
+void slow_by_row(int depth, const float* a, const float* b, const TileOut& out) {
+    slow_tile<M>(depth, a, kRowStride, 1, kChunk, b, kSlowColumns, out);
+}
+template <int M>
+void slow_by_depth(int depth, const float* a, const float* b, ptrdiff_t step, const TileOut& out) {
+    slow_tile<M>(depth, a, 1, kLane, kChunk * kLane, b, step, out);
+}
+template <int M>  // and 16 at a time, as AMX does
+void slow_in_chunks(int depth, const float* a, const float* b, ptrdiff_t step, const TileOut& out) {
+    slow_tile<M>(depth, a, kChunk, 1, kChunk * kLane, b, step, out);
+}
+// In place, if need be.
+void slow_transpose(const float* from, ptrdiff_t step, int depth, int columns, float* to,
+                    ptrdiff_t to_step) {
+    std::vector<float> all;
+    for (int k = 0; k < depth; ++k)
+        for (int j = 0; j < columns; ++j) all.push_back(from[j * step + k]);
+    for (int k = 0; k < depth; ++k)
+        std::copy_n(&all[size_t(k * columns)], columns, to + k * to_step);
+}
+
+struct SlowTiles {
+    Tile by_row[kLane + 1];
+    TileByDepth by_depth[kLane + 1], in_chunks[kLane + 1];
+};
+template <int... M>
+constexpr SlowTiles slow_tiles(std::integer_sequence<int, M...>) {
+    return {{nullptr, slow_by_row<M + 1>...},
+            {nullptr, slow_by_depth<M + 1>...},
+            {nullptr, slow_in_chunks<M + 1>...}};
+}
+constexpr SlowTiles kSlow = slow_tiles(std::make_integer_sequence<int, kLane>());
+
+Micro slow_pairs(bool amx) {
+    Micro micro = micro_base();
+    micro.nr = kSlowColumns, micro.lane = kLane, micro.mr = amx ? 16 : 11;
+    micro.tile_by_row = kSlow.by_row;
+    micro.tile_by_depth = amx ? kSlow.in_chunks : kSlow.by_depth;
+    micro.transpose = slow_transpose;
+    micro.amx = amx;
+    return micro;
+}
+
+// All ways in which this machine can multiply bf16.
+const std::vector<const Micro*>& all_micros() {
+    static const Micro plain = slow_pairs(false), amx = slow_pairs(true);
+    static const auto with = [](const char* name, const Micro& pairs) {
+        Micro micro = micro_base();
+        micro.name = name, micro.pairs = &pairs;
+        return micro;
+    };
+    static const Micro with_plain = with("slow pairs", plain), with_amx = with("slow AMX", amx);
+    static const std::vector<const Micro*> all = [] {
+        std::vector<const Micro*> micros{&micro_base(), &with_plain, &with_amx};
+        for (const Micro* micro : {&pick_micro(false), &pick_micro(true)})
+            if (std::ranges::find(micros, micro) == micros.end()) micros.push_back(micro);
+        for (const Micro* micro : micros) MESSAGE("products of bf16: ", std::string(micro->name));
+        return micros;
     }();
-    (void)said;
     return all;
 }
 
-// Whether it adds in the order of the tile unit.
-bool is_in_order(const Micro& micro) { return std::string(micro.name) != "AVX-512 with BF16"; }
-
-// Numbers of sizes from `least` to 1.
-std::vector<Bf16> random_halves(size_t n, uint64_t seed, double least = 1) {
-    std::vector<Bf16> x(n);
-    Random random(seed, 0, 0, kTest);
-    for (Bf16& v : x)
-        v = random.uniform(-1, 1) * float(std::pow(least, double(random.uniform(0, 1))));
-    return x;
-}
-
-float flushed(float v) { return std::abs(v) < 0x1p-126f ? std::copysign(0.0f, v) : v; }
-
-// The definition of tiles.h.
-float product(const Bf16* a, const TileBlock& block, int t, int j, float c) {
-    const Bf16* b = block.b + t * block.b_step + j / 16 * block.b_half + j % 16 * 2;
-    float sums[2] = {};
-    for (int k = 0; k < 32; ++k)
-        sums[k % 2] = flushed(std::fma(flushed(a[k]), flushed(b[k / 2 * 32 + k % 2]), sums[k % 2]));
-    return flushed(flushed(c) + flushed(sums[0] + sums[1]));
-}
-
-// In double precision: the sum, and that of the sizes, of which each rounding is a part.
-std::pair<double, double> sum_and_size(const Bf16* a, const TileBlock& block, int t, int j) {
-    const Bf16* b = block.b + t * block.b_step + j / 16 * block.b_half + j % 16 * 2;
-    double sum = 0, sizes = 0;
-    for (int k = 0; k < 32; ++k) {
-        const double one = double(float(a[k])) * double(float(b[k / 2 * 32 + k % 2]));
-        sum += one, sizes += std::abs(one);
-    }
-    return {sum, sizes};
-}
-
-}  // namespace
-
-TEST_CASE("a block of tiles has the bits of its definition, on every unit") {
-    constexpr int kSteps = 3, kRow = 160;
-    for (double least : {1.0, 1e-19, 1e-37}) {
-        const auto a = random_halves(32 * kRow, 1, least),
-                   b = random_halves(kSteps * 1024, 2, least);
-        const std::vector<float> start = random_floats(1024, 3);
-        const ptrdiff_t at[kSteps] = {64, 0, 128};
-        for (const ptrdiff_t* where : {at, (const ptrdiff_t*)nullptr})
-            for (int tiles = 0; tiles < 4; ++tiles)
-                for (bool add : {false, true})
-                    for (const Micro* micro : all_micros()) {
-                        CAPTURE(std::string(micro->name));
-                        Guarded sums(start);
-                        const TileBlock block{kSteps, a.data(),    kRow,          16 * kRow,
-                                              32,     where,       b.data(),      1024,
-                                              512,    sums.data(), 1 + tiles / 2, 1 + tiles % 2,
-                                              add};
-                        {
-                            const FlushSubnormals mode;
-                            const TileRegion region(micro->tiles);
-                            micro->tiles.multiply(block);
-                        }
-                        size_t wrong = 0;
-                        for (int i = 0; i < 16 * block.row_tiles; ++i)
-                            for (int j = 0; j < 16 * block.column_tiles; ++j) {
-                                float want = add ? start[size_t(i * 32 + j)] : 0;
-                                double exact = want, sizes = std::abs(want);
-                                for (int t = 0; t < kSteps; ++t) {
-                                    const Bf16* row =
-                                        &a[size_t(i * kRow + (where ? where[t] : t * 32))];
-                                    want = product(row, block, t, j, want);
-                                    const auto [sum, size] = sum_and_size(row, block, t, j);
-                                    exact += sum, sizes += size;
-                                }
-                                const float got = sums.data()[i * 32 + j];
-                                if (is_in_order(*micro))
-                                    wrong += got != want;
-                                else  // 32 · kSteps roundings
-                                    wrong += std::abs(got - exact) > 32 * kSteps * 0x1p-24 * sizes;
-                            }
-                        CHECK(wrong == 0);
-                    }
-    }
-}
-
-namespace {
-
+// First layers, odd channels, strides, rectangles, several blocks of depth, columns, and rows.
 const ConvCase kTileCases[] = {
-    {{2, 13, 11, 40}, 33, Window::square(3, 1, 1)}, {{1, 9, 8, 64}, 70, Window::square(3)},
-    {{2, 12, 9, 32}, 16, Window::square(3, 2, 1)},  {{2, 7, 9, 33}, 47, Window::square(5, 1, 2)},
-    {{1, 30, 29, 3}, 20, Window::square(7, 2, 3)},  {{3, 8, 8, 64}, 200, Window::square(1)},
-    {{2, 9, 7, 96}, 64, Window::square(1, 2)},      {{2, 4, 5, 64}, 130, Window::square(3, 1, 1)},
-    {{2, 23, 27, 3}, 40, Window::square(11, 4, 2)}, {{3, 9, 8, 1}, 9, Window::square(5, 1, 2)},
-    {{1, 7, 6, 32}, 8, Window{2, 4, 3, 1, 1, 2}},   {{1, 50, 45, 32}, 40, Window::square(3, 1, 1)},
+    {{2, 6, 5, 72}, 130, Window::square(3, 1, 1)},
+    {{1, 9, 11, 40}, 200, Window::square(5, 1, 2)},
+    {{1, 61, 57, 3}, 20, Window::square(7, 2, 3)},
+    {{3, 33, 31, 64}, 48, Window::square(1, 2)},
+    {{1, 60, 60, 32}, 33, Window::square(1)},
+    {{2, 9, 8, 33}, 47, Window::square(3, 2, 1)},
+    {{2, 23, 27, 3}, 40, Window::square(11, 4, 2)},
+    {{3, 9, 8, 1}, 9, Window::square(5, 1, 2)},
+    {{1, 7, 6, 32}, 8, Window{2, 4, 3, 1, 1, 2}},
+    {{1, 4, 5, 1200}, 24, Window::square(1)},
+    {{2, 19, 17, 150}, 66, Window{1, 2, 1, 1, 0, 1}},
 };
 
-// All that a convolution and its gradients give: y, dx, dw.
-struct Results {
-    std::vector<Bf16> y, dx;
-    std::vector<float> dw;
-};
-Results run(const Micro& micro, int threads, const ConvCase& c, bool linear) {
-    CpuBackend backend(
-        {.threads = threads, .conv = ConvMethod::kDirect, .precision = Precision::kBf16}, micro);
-    const Type half = Type::kBfloat16;
-    const Shape xs = linear ? Shape{c.x.N * c.x.H, 1, 1, c.x.C * c.x.W} : c.x;
-    const Window window = linear ? Window::square(1) : c.window;
-    const Shape ws{c.K, window.size_h, window.size_w, xs.C};
-    const Shape ys = reference::conv_shape(xs, ws, window);
-    auto x = random_halves(xs.elems(), 1), w = random_halves(ws.elems(), 2);
-    auto dy = random_halves(ys.elems(), 3);
-    std::vector<float> b = random_floats(size_t(c.K), 4);
-    Results r{std::vector<Bf16>(ys.elems()), std::vector<Bf16>(xs.elems()),
-              std::vector<float>(ws.elems(), 1)};
-    const Tensor X(x.data(), xs, half), W(w.data(), ws, half), DY(dy.data(), ys, half);
-    const Tensor Y(r.y.data(), ys, half), DX(r.dx.data(), xs, half), DW(r.dw.data(), ws);
-    if (linear) {
-        backend.linear(X, W, b.data(), true, Y);
-        backend.linear_grad_x(DY, W, X, DX);
-        backend.linear_grad_w(X, DY, DW, nullptr);
-    } else {
-        backend.conv2d(X, W, b.data(), window, true, Y, nullptr);
-        backend.conv2d_grad_x(DY, W, window, X, DX);
-        backend.conv2d_grad_w(X, DY, window, DW, nullptr);
-    }
-    return r;
-}
-
-bool same(const std::vector<Bf16>& a, const std::vector<Bf16>& b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                      [](Bf16 x, Bf16 y) { return x.bits == y.bits; });
+std::unique_ptr<Backend> backend_of(const Micro& micro, int threads) {
+    return std::make_unique<CpuBackend>(
+        BackendOptions{
+            .threads = threads, .conv = ConvMethod::kDirect, .precision = Precision::kBf16},
+        micro);
 }
 
 }  // namespace
 
-TEST_CASE("products of bf16 have the same bits on every unit, and with any number of threads") {
-    for (bool linear : {false, true})
-        for (const ConvCase& c : kTileCases) {
-            CAPTURE(c.x.text());
-            for (const Micro* micro : all_micros()) {
-                const Micro& twin_of = is_in_order(*micro) ? micro_base() : *micro;
-                const Results first = run(twin_of, 1, c, linear);
-                for (int threads : {1, 2, 5}) {
-                    CAPTURE(std::string(micro->name));
-                    const Results other = run(*micro, threads, c, linear);
-                    CHECK(same(other.y, first.y));
-                    CHECK(same(other.dx, first.dx));
-                    // Of convolutions each thread may sum its own pixels.
-                    const Results twin = linear ? first : run(twin_of, threads, c, linear);
-                    CHECK(other.dw == twin.dw);
-                }
-            }
-        }
+TEST_CASE("products of bf16 match the formula in double, widened and as pairs") {
+    for (const Micro* micro : all_micros()) {
+        CAPTURE(std::string(micro->name));
+        ThroughDevice backend(backend_of(*micro, 2));
+        for (const ConvCase& c : kTileCases) check_conv(backend, Precision::kBf16, c);
+        for (const int images : {1, 5, 32, 61})  // as rows, and as whole panels of columns
+            for (const int C : {6, 300, 33})
+                check_linear_in(backend, Precision::kBf16, {images, 1, 1, C}, C == 300 ? 600 : 67);
+    }
 }
 
-TEST_CASE("batch norm and pooling in bf16 have the same bits on every unit") {
-    const Type half = Type::kBfloat16;
-    for (int C : {64, 300, 37}) {
-        const Shape xs{3, 13, 11, C}, ys{3, 6, 5, C};
-        const Window window = Window::square(3, 2);
-        const auto run = [&](const Micro& micro) {
-            CpuBackend backend({.threads = 2, .precision = Precision::kBf16}, micro);
-            auto x = random_halves(xs.elems(), 1, 1e-3), dy = random_halves(xs.elems(), 2, 1e-39);
-            std::vector<Bf16> all[] = {x, x, x, x, std::vector<Bf16>(ys.elems())};
-            std::vector<float> sums(size_t(2 * C), 0), gamma = random_floats(size_t(C), 3);
-            std::vector<float> mean_rstd(size_t(2 * C)), dgamma(size_t(2 * C), 0);
-            std::vector<uint8_t> argmax(ys.elems());
-            const std::vector<int> groups{0, 3};
-            const auto tensor = [&](auto& v, Shape s) { return Tensor(v.data(), s, half); };
-            const Tensor X = tensor(x, xs), Y = tensor(all[0], xs), DY = tensor(dy, xs);
-            const Tensor pooled = tensor(all[4], ys);
-            backend.moments(X, {groups, 1e-5f, mean_rstd.data(), sums.data()});
-            backend.batch_norm(X, groups, mean_rstd.data(), gamma.data(), sums.data(), DY, true, Y);
-            backend.batch_norm_grad(X, Y, DY, groups, gamma.data(), true, mean_rstd.data(),
-                                    tensor(all[1], xs), tensor(all[2], xs), dgamma.data(),
-                                    dgamma.data() + C);
-            backend.max_pool(Y, window, pooled, argmax.data());
-            backend.max_pool_grad(pooled, argmax.data(), window, Y, tensor(all[3], xs));
-            std::vector<float> floats = mean_rstd;
-            floats.insert(floats.end(), dgamma.begin(), dgamma.end());
-            for (const auto& part : all) floats.insert(floats.end(), part.begin(), part.end());
-            return floats;
-        };
-        const std::vector<float> first = run(micro_base());
-        CHECK(std::count(first.begin(), first.end(), 0.0f) < std::ptrdiff_t(first.size() * 3 / 4));
-        for (const Micro* micro : all_micros()) {
-            CAPTURE(std::string(micro->name));
-            CHECK(run(*micro) == first);
+TEST_CASE("a result of floats from bf16 accumulates over all of the depth") {
+    for (const Micro* micro : all_micros()) {
+        CAPTURE(std::string(micro->name));
+        const auto backend = backend_of(*micro, 2);
+        const int N = 3, C = 2600, K = 37;
+        std::vector<Bf16> x(size_t(N) * C), w(size_t(K) * C);
+        for (Bf16* v : {x.data(), w.data()})
+            std::ranges::copy(random_floats(v == x.data() ? x.size() : w.size(), v == x.data()), v);
+        std::vector<float> y(size_t(N) * K, NAN), b = random_floats(size_t(K), 2);
+        std::vector<double> want;
+        for (int n = 0; n < N; ++n)
+            for (int k = 0; k < K; ++k) {
+                double sum = b[size_t(k)];
+                for (int c = 0; c < C; ++c)
+                    sum += double(x[size_t(n * C + c)]) * w[size_t(k * C + c)];
+                want.push_back(sum);
+            }
+        const Tensor X(x.data(), {N, 1, 1, C}, Type::kBfloat16);
+        const Tensor W(w.data(), {K, 1, 1, C}, Type::kBfloat16);
+        backend->linear(X, W, b.data(), false, {y.data(), {N, 1, 1, K}});
+        CHECK_CLOSE(y, want, sum_tolerance(C));
+    }
+}
+
+TEST_CASE("products of bf16 have the same bits with any number of threads") {
+    const Window window = Window::square(3, 2, 1);
+    const Shape xs{2, 21, 19, 34}, ws{70, 3, 3, 34}, ys = reference::conv_shape(xs, ws, window);
+    for (const Micro* micro : all_micros()) {
+        std::vector<Bf16> first;
+        for (const int threads : {1, 2, 5}) {
+            const auto backend = backend_of(*micro, threads);
+            std::vector<Bf16> x(xs.elems()), w(ws.elems()), dy(ys.elems());
+            std::ranges::copy(random_floats(x.size(), 1), x.begin());
+            std::ranges::copy(random_floats(w.size(), 2), w.begin());
+            std::ranges::copy(random_floats(dy.size(), 3), dy.begin());
+            std::vector<Bf16> results(ys.elems() + xs.elems() + 2 * 70);
+            const auto half = [](auto* data, Shape shape) {
+                return Tensor(data, shape, Type::kBfloat16);
+            };
+            Bf16* to = results.data();
+            backend->conv2d(half(x.data(), xs), half(w.data(), ws), nullptr, window, false,
+                            half(to, ys), nullptr);
+            backend->conv2d_grad_x(half(dy.data(), ys), half(w.data(), ws), window, nullptr,
+                                   half(to + ys.elems(), xs));
+            const Shape rows{2, 1, 1, 34 * 9}, out{2, 1, 1, 70};
+            backend->linear(half(x.data(), rows), half(w.data(), {70, 1, 1, 34 * 9}), nullptr,
+                            false, half(to + ys.elems() + xs.elems(), out));
+            if (first.empty()) first = results;
+            CAPTURE(cat(micro->name, ", ", threads, " threads"));
+            CHECK(std::ranges::equal(results, first, {}, &Bf16::bits, &Bf16::bits));
         }
     }
 }
+
+}  // namespace convoy

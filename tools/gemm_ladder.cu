@@ -13,9 +13,9 @@
 #include <cmath>
 
 #include "kernels/cuda/cublas.h"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/make_backend.h"
 #include "kernels/cuda/mma.cuh"
-#include "kernels/cuda/numbers.h"
 #include "src/base/clock.h"
 
 namespace convoy::CONVOY_DEVICE {
@@ -88,60 +88,16 @@ __global__ void __launch_bounds__(kSide* kSide)
     if (i < I && j < J) c[size_t(i) * J + j] = sum;
 }
 
-// ---- 4. register tile ------------------------------------------------------------------------
+// ---- 4. register tile: kernels/cuda/gemm.cuh, the fp32 kernel that trains ---------------------
 //
 //   mapping   a block of 16×16 threads makes 128×128 numbers of c, in steps of 8 along l. A thread
-//             keeps 8×8 sums in registers: rows 4·y … 4·y+3 and 64 further down, columns 4·x …
-//             4·x+3 and 64 further right.
+//             keeps 8×8 sums in registers.
 //   bytes     4·L·(I·⌈J/128⌉ + J·⌈I/128⌉).
-//   shared    2·8·132 floats. A step along l reads 16 numbers from it, four at a time, for 64
-//             multiply-adds: 4 instead of 0.5 a number. The tile of a stands on its side, so that
-//             four rows are neighbours; a row of 132 puts what a warp writes into other banks.
+//   shared    a step along l reads 16 numbers of it for 64 multiply-adds, four at a time: 4 instead
+//             of 0.5 a number.
 //   gains     8 times less from shared memory, 4 times less from behind it: now the multiply-adds
 //             themselves are the limit, and 64 independent ones hide each other's latency.
-constexpr int kBlock = 128, kStep = 8, kPadded = kBlock + 4;
-__device__ __forceinline__ void read_eight(const float* row, int first, float (&to)[8]) {
-    const float4 near = *reinterpret_cast<const float4*>(row + first);
-    const float4 far = *reinterpret_cast<const float4*>(row + first + kBlock / 2);
-    to[0] = near.x, to[1] = near.y, to[2] = near.z, to[3] = near.w;
-    to[4] = far.x, to[5] = far.y, to[6] = far.z, to[7] = far.w;
-}
-__global__ void __launch_bounds__(256)
-    register_kernel(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c,
-                    int I, int J, int L) {
-    __shared__ __align__(16) float a_tile[kStep][kPadded];
-    __shared__ __align__(16) float b_tile[kStep][kPadded];
-    const int thread = threadIdx.x, i0 = blockIdx.y * kBlock, j0 = blockIdx.x * kBlock;
-    const int i = thread / 16 * 4, j = thread % 16 * 4;
-    float sums[8][8] = {};
-    for (int first = 0; first < L; first += kStep) {
-        for (int e = 0; e < 4; ++e) {  // 128·8 numbers of each, by 256 threads
-            const int row = thread / kStep + e * 32, l = thread % kStep;
-            a_tile[l][row] = at(a, I, L, i0 + row, first + l);
-            const int depth = thread / kBlock + e * 2, column = thread % kBlock;
-            b_tile[depth][column] = at(b, L, J, first + depth, j0 + column);
-        }
-        __syncthreads();  // both tiles are there
-#pragma unroll
-        for (int l = 0; l < kStep; ++l) {
-            float x[8], y[8];
-            read_eight(a_tile[l], i, x);
-            read_eight(b_tile[l], j, y);
-#pragma unroll
-            for (int u = 0; u < 8; ++u)
-#pragma unroll
-                for (int v = 0; v < 8; ++v) sums[u][v] += x[u] * y[v];
-        }
-        __syncthreads();  // all have read; the next tiles may be stored
-    }
-#pragma unroll
-    for (int u = 0; u < 8; ++u)
-#pragma unroll
-        for (int v = 0; v < 8; ++v) {
-            const int row = i0 + i + u % 4 + u / 4 * 64, column = j0 + j + v % 4 + v / 4 * 64;
-            if (row < I && column < J) c[size_t(row) * J + column] = sums[u][v];
-        }
-}
+//   named     "production" in fp32
 
 // ---- 5. tensor cores -------------------------------------------------------------------------
 //
@@ -238,8 +194,8 @@ __global__ void __launch_bounds__(128)
 
 // ---- 6. production ---------------------------------------------------------------------------
 //
-//   mapping   kernels/cuda/gemm.cuh (fp32) and tensor_gemm.cuh (tf32, bf16), as a linear layer
-//             calls them in the backward pass: dx[n,c] = Σ_k dy[n,k]·w[k,c] is c = a·b.
+//   mapping   kernels/cuda/tensor_gemm.cuh (tf32, bf16), as a linear layer calls it in the backward
+//             pass: dx[n,c] = Σ_k dy[n,k]·w[k,c] is c = a·b. So is rung 4 in fp32.
 //   gains     cp.async fetches the next two tiles into further stages of shared memory while this
 //             one is multiplied, 16 bytes a copy; a warp makes 64×32 sums from each pair of
 //             fragments; where c is small, l is cut into parts so that all multiprocessors work.
@@ -258,10 +214,6 @@ void own_rungs(const Rung& rung, const float* a, const float* b, float* c, int I
     rung("shared tile", Precision::kFp32, [&] {
         const dim3 grid(ceil_div(J, kSide), ceil_div(I, kSide));
         shared_kernel<<<grid, dim3(kSide, kSide)>>>(a, b, c, I, J, L);
-    });
-    rung("register tile", Precision::kFp32, [&] {
-        const dim3 grid(ceil_div(J, kBlock), ceil_div(I, kBlock));
-        register_kernel<<<grid, 256>>>(a, b, c, I, J, L);
     });
     if (!tensor_cores) return;
     const dim3 grid(ceil_div(J, kTile), ceil_div(I, kTile));

@@ -3,7 +3,7 @@
 
 #include "kernels/cpu/columns.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/numbers.h"
+#include "kernels/cpu/elements.h"
 #include "kernels/shapes.h"
 
 namespace convoy {
@@ -41,8 +41,8 @@ void CpuBackend::batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd
         for (int c = 0; c < C; ++c)
             scale[size_t(g) * C + c] = gamma[c] * mean_rstd[(size_t(g) * 2 + 1) * C + c];
     with_type(x.type, [&]<class T>(T) {
-        const T *from = numbers<T>(x), *other = numbers<T>(residual);
-        T* to = numbers<T>(y);
+        const T *from = elements<T>(x), *other = elements<T>(residual);
+        T* to = elements<T>(y);
         cpu_.pool.for_each(int(slabs.size()), [&](int s, int) {
             const Slab& slab = slabs[s];
             const ptrdiff_t at = slab.begin * C;
@@ -65,7 +65,8 @@ void CpuBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds grou
 
     auto* parts = reinterpret_cast<double*>(cpu_.shared.get(kSlotSums, slabs.size() * 4 * C));
     with_type(x.type, [&]<class T>(T) {
-        const T *in = numbers<T>(x), *out = relu ? numbers<T>(y) : nullptr, *grad = numbers<T>(dy);
+        const T *in = elements<T>(x), *out = relu ? elements<T>(y) : nullptr,
+                *grad = elements<T>(dy);
         cpu_.pool.for_each(int(slabs.size()), [&](int s, int) {
             const Slab& slab = slabs[s];
             const ptrdiff_t at = slab.begin * C;
@@ -100,8 +101,9 @@ void CpuBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds grou
         }
     }
     with_type(x.type, [&]<class T>(T) {
-        const T *in = numbers<T>(x), *out = relu ? numbers<T>(y) : nullptr, *grad = numbers<T>(dy);
-        T *to = numbers<T>(dx), *other = numbers<T>(dresidual);
+        const T *in = elements<T>(x), *out = relu ? elements<T>(y) : nullptr,
+                *grad = elements<T>(dy);
+        T *to = elements<T>(dx), *other = elements<T>(dresidual);
         cpu_.pool.for_each(int(slabs.size()), [&](int task, int) {
             const Slab& slab = slabs[task];
             const ptrdiff_t at = slab.begin * C;
@@ -122,8 +124,8 @@ void CpuBackend::batch_norm_eval(Tensor x, const float* gamma, const float* beta
     float* scale = cpu_.shared.get(kSlotParts, C);
     for (int c = 0; c < C; ++c) scale[c] = float(gamma[c] / std::sqrt(double(var[c]) + eps));
     with_type(x.type, [&]<class T>(T) {
-        const T *from = numbers<T>(x), *other = numbers<T>(residual);
-        T* to = numbers<T>(y);
+        const T *from = elements<T>(x), *other = elements<T>(residual);
+        T* to = elements<T>(y);
         cpu_.pool.for_ranges(size_t(x.N) * x.H * x.W, 64, [&](size_t begin, size_t end) {
             cpu_.micro.passes(from).normalise(from + begin * C, other ? other + begin * C : nullptr,
                                               relu, to + begin * C, int64_t(end - begin), C, mean,
@@ -142,8 +144,8 @@ void CpuBackend::batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, c
         const auto f = relu
                            ? (dresidual ? scale_rows<true, true, T> : scale_rows<true, false, T>)
                            : (dresidual ? scale_rows<false, true, T> : scale_rows<false, false, T>);
-        const T *out = relu ? numbers<T>(y) : nullptr, *grad = numbers<T>(dy);
-        T *to = numbers<T>(dx), *other = numbers<T>(dresidual);
+        const T *out = relu ? elements<T>(y) : nullptr, *grad = elements<T>(dy);
+        T *to = elements<T>(dx), *other = elements<T>(dresidual);
         cpu_.pool.for_ranges(size_t(dy.N) * dy.H * dy.W, 64, [&](size_t begin, size_t end) {
             f(relu ? out + begin * C : nullptr, grad + begin * C, to + begin * C,
               other ? other + begin * C : nullptr, int64_t(end - begin), C, scale);

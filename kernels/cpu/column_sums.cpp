@@ -1,8 +1,8 @@
 // column_sums.cpp — sums of columns: the gradient of a bias.   Twin: kernels/cuda/column_sums.cu
 #include <algorithm>
 
+#include "kernels/cpu/elements.h"
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/numbers.h"
 
 namespace convoy {
 

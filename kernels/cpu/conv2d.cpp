@@ -21,7 +21,7 @@ namespace {
 
 template <class T>
 PatchesOf<T> patches_of(Tensor x, Window window, Tensor y) {
-    PatchesOf<T> a{numbers<T>(x), x.N, x.H, x.W, x.C};
+    PatchesOf<T> a{elements<T>(x), x.N, x.H, x.W, x.C};
     a.R = window.size_h, a.S = window.size_w, a.h0 = -window.pad_h, a.w0 = -window.pad_w;
     a.step_h = window.stride_h, a.step_w = window.stride_w, a.P = y.H, a.Q = y.W;
     return a;
@@ -45,7 +45,7 @@ template <class T>
 bool CpuBackend::use_winograd(const PatchesOf<T>& x, int K) const {
     if (!winograd_can(x) || conv_ == ConvMethod::kDirect) return false;
     if (conv_ == ConvMethod::kWinograd) return true;
-    if (std::is_same_v<T, Bf16> && cpu_.micro.tiles.amx) return false;
+    if (std::is_same_v<T, Bf16> && cpu_.micro.pairs && cpu_.micro.pairs->amx) return false;
     return winograd_pays(x, K);
 }
 
@@ -65,12 +65,12 @@ void CpuBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool 
             if (use_winograd(patches, w.N)) {
                 std::vector<ptrdiff_t> taps(size_t(w.H) * w.W);
                 for (size_t t = 0; t < taps.size(); ++t) taps[t] = ptrdiff_t(t) * w.C;
-                const RightSideOf<X> filters{numbers<X>(w), 1, filter, int(taps.size()),
+                const RightSideOf<X> filters{elements<X>(w), 1, filter, int(taps.size()),
                                              taps.data()};
-                return winograd_conv(cpu_, patches, filters, w.N, numbers<Y>(y), epilogue);
+                return winograd_conv(cpu_, patches, filters, w.N, elements<Y>(y), epilogue);
             }
-        multiply_patches(cpu_, patches, RightSideOf<X>{numbers<X>(w), 1, filter}, w.N,
-                         RowMapOf<Y>{numbers<Y>(y), line * y.H, line, row}, epilogue);
+        multiply_patches(cpu_, patches, RightSideOf<X>{elements<X>(w), 1, filter}, w.N,
+                         RowMapOf<Y>{elements<Y>(y), line * y.H, line, row}, epilogue);
     });
     if (of_y) moments(y, *of_y);
 }
@@ -82,7 +82,7 @@ void CpuBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, 
     const int step_h = window.stride_h, step_w = window.stride_w;
     const ptrdiff_t pixel = dx.C, line = pixel * dx.W, filter_row = ptrdiff_t(w.W) * w.C;
     with_product_types(dy, dx, [&]<class Y, class X>(Y, X) {
-        X* to = numbers<X>(dx);
+        X* to = elements<X>(dx);
         if (step_h > w.H || step_w > w.W)  // some pixels are in no window
             cpu_.pool.for_ranges(dx.elems(), 1 << 16, [&](size_t begin, size_t end) {
                 std::fill(to + begin, to + end, X(0));
@@ -97,16 +97,16 @@ void CpuBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, 
                         taps.push_back((rows.highest - r * step_h) * filter_row +
                                        (cols.highest - s * step_w) * w.C);
                 if (taps.empty()) continue;
-                PatchesOf<Y> patches{numbers<Y>(dy), dy.N, dy.H, dy.W, dy.C};
+                PatchesOf<Y> patches{elements<Y>(dy), dy.N, dy.H, dy.W, dy.C};
                 patches.R = rows.count, patches.S = cols.count;
                 patches.h0 = rows.start, patches.w0 = cols.start;
                 patches.P = (dx.H - a + step_h - 1) / step_h;
                 patches.Q = (dx.W - b + step_w - 1) / step_w;
-                const RightSideOf<Y> filters{numbers<Y>(w), filter_row * w.H, 1, int(taps.size()),
+                const RightSideOf<Y> filters{elements<Y>(w), filter_row * w.H, 1, int(taps.size()),
                                              taps.data()};
                 const ptrdiff_t at = a * line + b * pixel;
                 const EpilogueOf<X> epilogue{nullptr, false,
-                                             mask ? numbers<X>(mask) + at : nullptr};
+                                             mask ? elements<X>(mask) + at : nullptr};
                 if constexpr (std::is_same_v<X, Y>)
                     if (step_h == 1 && step_w == 1 && use_winograd(patches, dx.C)) {
                         winograd_conv(cpu_, patches, filters, dx.C, to, epilogue);
@@ -125,7 +125,7 @@ void CpuBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, fl
     if (own) depthwise_grad_w(x, dy, window, dw);
     with_product_types(x, x, [&]<class X>(X, auto) {
         const auto patches = patches_of<X>(x, window, dy);
-        const X* from = numbers<X>(dy);
+        const X* from = elements<X>(dy);
         if (db) add_column_sums(cpu_, from, int64_t(dy.N) * dy.H * dy.W, dy.C, db);
         if (own) return;
         if (use_winograd(patches, dy.C))

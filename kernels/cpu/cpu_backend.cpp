@@ -40,8 +40,8 @@ void CpuBackend::copy(Tensor to, Tensor from) {
     check_copy(to, from);
     with_type(to.type, [&]<class To>(To) {
         with_type(from.type, [&]<class From>(From) {
-            To* out = numbers<To>(to);
-            const From* in = numbers<From>(from);
+            To* out = elements<To>(to);
+            const From* in = elements<From>(from);
             cpu_.pool.for_ranges(to.elems(), kCopyGrain, [&](size_t begin, size_t end) {
                 std::copy(in + begin, in + end, out + begin);
             });
@@ -61,34 +61,34 @@ void CpuBackend::fill(float* to, size_t elems, float value) {
 
 double CpuBackend::measure_peak_gflops() {
     constexpr int kRounds = 60'000, kRuns = 4;  // a run is 0.1 ms with AVX-512 at 3 GHz
-    // In bf16: products of tiles from L1, with random numbers, because zeros are a quarter faster.
-    constexpr int kSteps = 64, kBlocks = 64, kNumbers = 32 * 256 + 1024;
-    float* const* scratch = cpu_.for_threads(1024 + kNumbers / 2);
-    const bool tiles = type_ == Type::kBfloat16;
-    ptrdiff_t at[kSteps];
-    for (int t = 0; t < kSteps; ++t) at[t] = t % 8 * 32;
-    for (int t = 0; t < threads() && tiles; ++t) {
+    // In bf16: tiles of pairs in L1, with random numbers, because zeros are a quarter faster.
+    constexpr int kDepth = 128, kTiles = 512;
+    const Micro* pairs = type_ == Type::kBfloat16 ? cpu_.micro.pairs : nullptr;
+    const Micro& micro = pairs ? *pairs : cpu_.micro;
+    const size_t a = size_t(16) * kRowStride, b = size_t(kDepth) * micro.nr;
+    float* const* scratch = cpu_.for_threads(a + b + size_t(micro.mr) * micro.nr);
+    for (int t = 0; t < threads() && pairs; ++t) {
         Random random(1, 0, uint64_t(t), kBench);
-        auto* to = reinterpret_cast<Bf16*>(scratch[t] + 1024);
-        for (int i = 0; i < kNumbers; ++i) to[i] = random.uniform(-1, 1);
+        auto* to = reinterpret_cast<Bf16*>(scratch[t]);
+        for (size_t i = 0; i < 2 * (a + b); ++i) to[i] = random.uniform(-1, 1);
     }
-    const auto multiply_tiles = [&](float* sums) {
-        const auto* a = reinterpret_cast<const Bf16*>(sums + 1024);
-        const TileRegion region(cpu_.micro.tiles);
-        for (int i = 0; i < kBlocks; ++i)
-            cpu_.micro.tiles.multiply(
-                {kSteps, a, 256, 16 * 256, 0, at, a + 32 * 256, 0, 512, sums});
+    const auto multiply_tiles = [&](float* from) {
+        float* rows[16];
+        for (int i = 0; i < micro.mr; ++i) rows[i] = from + a + b + i * micro.nr;
+        const TileRegion region(micro);
+        for (int i = 0; i < kTiles; ++i)
+            micro.tile_by_row[micro.mr](kDepth, from, from + a, {rows, micro.nr});
     };
     const double operations =
-        tiles ? 2.0 * 32 * 32 * 32 * kSteps * kBlocks : 2.0 * kRounds * kChains * cpu_.micro.width;
+        pairs ? 4.0 * micro.mr * micro.nr * kDepth * kTiles : 2.0 * kRounds * kChains * micro.width;
     double best = 0;
     for (int run = 0; run < kRuns; ++run) {
         const auto start = Clock::now();
         cpu_.pool.for_each(threads(), [&](int, int thread) {
-            if (tiles)
+            if (pairs)
                 multiply_tiles(scratch[thread]);
             else
-                scratch[thread][0] = cpu_.micro.multiply_add_chains(kRounds);
+                scratch[thread][0] = micro.multiply_add_chains(kRounds);
         });
         best = std::max(best, operations * threads() / seconds_since(start));
     }

@@ -11,7 +11,7 @@ namespace {
 
 template <class T>
 const float* taps_first(Tensor w, float* to) {
-    const T* from = numbers<T>(w);
+    const T* from = elements<T>(w);
     const int taps = w.H * w.W;
     for (int c = 0; c < w.N; ++c)
         for (int tap = 0; tap < taps; ++tap) to[tap * w.N + c] = *from++;
@@ -55,7 +55,7 @@ DepthwiseTap* taps_in(float* scratch) { return reinterpret_cast<DepthwiseTap*>(s
 void CpuBackend::depthwise(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y) {
     float* const* scratch = cpu_.for_threads(kTapFloats * size_t(w.H) * size_t(w.W));
     with_type(x.type, [&]<class T>(T) {
-        T* to = numbers<T>(y);
+        T* to = elements<T>(y);
         const float* filter = taps_first<T>(w, cpu_.shared.get(kSlotB, w.elems()));
         const auto pass = cpu_.micro.passes(to).depthwise;
         cpu_.pool.for_each(y.N * y.H, [&](int row, int thread) {
@@ -71,8 +71,8 @@ void CpuBackend::depthwise_grad_x(Tensor dy, Tensor w, Window window, Tensor mas
     float* const* scratch = cpu_.for_threads(kTapFloats * size_t(w.H) * size_t(w.W));
     const int step = window.stride_w;
     with_type(dx.type, [&]<class T>(T) {
-        const T *from = numbers<T>(dy), *signs = numbers<T>(mask);
-        T* to = numbers<T>(dx);
+        const T *from = elements<T>(dy), *signs = elements<T>(mask);
+        T* to = elements<T>(dx);
         const float* filter = taps_first<T>(w, cpu_.shared.get(kSlotB, w.elems()));
         const auto pass = cpu_.micro.passes(from).depthwise;
         // Pixels a stride apart form a run if no window is cut off: they have the same taps.
@@ -104,7 +104,7 @@ void CpuBackend::depthwise_grad_w(Tensor x, Tensor dy, Window window, Tensor dw)
     float* const* scratch = cpu_.for_threads(kTapFloats * size_t(taps));
     float* sums = cpu_.shared.get(kSlotParts, parts * size);
     with_type(x.type, [&]<class T>(T) {
-        const T* from = numbers<T>(dy);
+        const T* from = elements<T>(dy);
         const auto pass = cpu_.micro.passes(from).depthwise_grad_w;
         cpu_.pool.for_each(parts, [&](int part, int thread) {
             float* own = sums + part * size;

@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/numbers.h"
+#include "kernels/cpu/elements.h"
 #include "kernels/shapes.h"
 #include "src/base/random.h"
 
@@ -59,7 +59,7 @@ void CpuBackend::relu(Tensor x, Rectifier f) {
     const float end = end_of(f);
     with_kind(f, [&](auto kind) {
         with_type(x.type, [&]<class T>(T) {
-            T* v = numbers<T>(x);
+            T* v = elements<T>(x);
             cpu_.pool.for_ranges(x.elems(), kGrain, [&](size_t begin, size_t stop) {
                 for (size_t i = begin; i < stop; ++i) v[i] = rectified<kind()>(v[i], f.slope, end);
             });
@@ -72,8 +72,8 @@ void CpuBackend::relu_grad(Tensor y, Tensor dy, Rectifier f) {
     const float end = end_of(f);
     with_kind(f, [&](auto kind) {
         with_type(dy.type, [&]<class T>(T) {
-            const T* from = numbers<T>(y);
-            T* to = numbers<T>(dy);
+            const T* from = elements<T>(y);
+            T* to = elements<T>(dy);
             cpu_.pool.for_ranges(dy.elems(), kGrain, [&](size_t begin, size_t stop) {
                 for (size_t i = begin; i < stop; ++i) {
                     const float grad = to[i];  // an unconditional load: the loop is vectorised
@@ -87,8 +87,8 @@ void CpuBackend::relu_grad(Tensor y, Tensor dy, Rectifier f) {
 void CpuBackend::add(Tensor x, Tensor y) {
     check_same("x", x, "y", y);
     with_type(x.type, [&]<class T>(T) {
-        const T* from = numbers<T>(y);
-        T* to = numbers<T>(x);
+        const T* from = elements<T>(y);
+        T* to = elements<T>(x);
         cpu_.pool.for_ranges(x.elems(), kGrain, [&](size_t begin, size_t end) {
             cpu_.micro.passes(from).add(to + begin, from + begin, end - begin);
         });
@@ -100,8 +100,8 @@ void CpuBackend::copy_channels(Tensor to, Tensor from, int first, bool add) {
     const int channels = std::min(to.C, from.C);
     const size_t rows = channels ? to.elems() / size_t(to.C) : 0;
     with_type(to.type, [&]<class T>(T) {
-        T* out = numbers<T>(to) + (to.C > channels ? first : 0);
-        const T* in = numbers<T>(from) + (from.C > channels ? first : 0);
+        T* out = elements<T>(to) + (to.C > channels ? first : 0);
+        const T* in = elements<T>(from) + (from.C > channels ? first : 0);
         cpu_.pool.for_ranges(
             rows, kGrain / size_t(channels + 1) + 1, [&](size_t begin, size_t end) {
                 cpu_.micro.passes(in).copy_rows(out + begin * to.C, to.C, in + begin * from.C,

@@ -7,9 +7,9 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/elements.h"
 #include "kernels/cpu/memory.h"
 #include "kernels/cpu/micro.h"
-#include "kernels/cpu/numbers.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/tensor.h"
 
@@ -89,28 +89,24 @@ struct RightSideOf {
 };
 using RightSide = RightSideOf<float>;
 
+// Products of floats, or of bf16 with sums in fp32, whose result is bf16 or floats. pack.h says how
+// bf16 is multiplied.
+
 // result(row, j) = epilogue(Σ_k a(row,k)·b(k,j)). b is packed once, as a whole: for weights of
 // convolutions, which are small compared with the image.
-void multiply_patches(Cpu& cpu, const Patches& a, const RightSide& b, int columns,
-                      const RowMap& result, const Epilogue& epilogue);
+template <class T, class Y>
+void multiply_patches(Cpu& cpu, const PatchesOf<T>& a, const RightSideOf<T>& b, int columns,
+                      const RowMapOf<Y>& result, const EpilogueOf<Y>& epilogue);
 
 // The same for a plain matrix a of few rows and a large b, which is packed in parts and read once.
-void multiply_skinny(Cpu& cpu, const float* a, int rows, int depth, const RightSide& b, int columns,
-                     float* result, const Epilogue& epilogue);
+template <class T, class Y>
+void multiply_skinny(Cpu& cpu, const T* a, int rows, int depth, const RightSideOf<T>& b,
+                     int columns, Y* result, const EpilogueOf<Y>& epilogue);
 
 // dw[k][f] += Σ_row dy[row][k]·patches(row, f), dw K × patches.depth(). rows_in_order: the bits do
 // not depend on the number of threads, but with a small depth() some threads are idle.
-void multiply_rows(Cpu& cpu, const float* dy, int K, const Patches& patches, float* dw,
-                   bool rows_in_order = false);
-
-// The same for bf16, with sums in fp32, on tiles (tiles.h): tile_gemm.cpp, tile_grad_w.cpp.
-// transposed: writes result(j, row) instead of result(row, j) for a plain matrix x. Row j is at
-// data + j·step_n, and the bias has one number per row of x.
 template <class T>
-void multiply_patches(Cpu& cpu, const PatchesOf<Bf16>& x, const RightSideOf<Bf16>& b, int columns,
-                      const RowMapOf<T>& result, const EpilogueOf<T>& epilogue,
-                      bool transposed = false);
-void multiply_rows(Cpu& cpu, const Bf16* dy, int K, const PatchesOf<Bf16>& patches, float* dw,
+void multiply_rows(Cpu& cpu, const T* dy, int K, const PatchesOf<T>& patches, float* dw,
                    bool rows_in_order = false);
 
 // db[k] += Σ_row dy[row][k].

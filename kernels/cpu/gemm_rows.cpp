@@ -31,87 +31,106 @@ constexpr size_t kOwnSums = 300'000;  // up to so many floats, each thread has i
 // all panels would fall into one set of the L1 cache.
 constexpr int kStagger = 16;
 
-// Rows [row, row + count) of dy, its columns in panels: a(i,k) at lane·k + i in each.
-void pack_by_depth(const float* dy, int K, int count, const Panels& panels, int lane,
-                   ptrdiff_t panel_elems, float* to) {
-    // Floats from height to lane are never used; copying them makes the length a constant.
+// `count` words of the depth of dy (which has `rows` rows), its columns in panels: a(i,k) at lane·k
+// + i in each, on AMX rows in chunks. zeros: a row of them, for words beyond the last row.
+template <class Form, class T>
+void pack_by_depth(const Micro& micro, Form, const T* dy, int64_t rows, int K, const T* zeros,
+                   int count, const Panels& panels, ptrdiff_t panel_elems, float* to) {
+    const int lane = micro.lane;
+    // Words from height to lane are never used; copying them makes the length a constant.
     int whole = 0;
     while (whole < panels.count && panels.begin(whole) + lane <= K) ++whole;
     // A few panels at a time, so that the lines being written stay in L1.
     for (int first = 0; first < panels.count; first += kPanelGroup) {
         const int last = std::min(panels.count, first + kPanelGroup);
         for (int k = 0; k < count; ++k) {
-            const float* row = dy + ptrdiff_t(k) * K;
+            const int64_t row = int64_t(k) * Form::kDepth;
+            const T* one = row < rows ? dy + row * K : zeros;
+            const T* two = row + 1 < rows ? dy + (row + 1) * K : zeros;
             float* at = to + first * panel_elems + k * lane;
             for (int p = first; p < last; ++p, at += panel_elems) {
-                const float* from = row + panels.begin(p);
-                if (p < whole && lane == 16)
-                    copy_floats<16>(at, from);
-                else if (p < whole && lane == 8)
-                    copy_floats<8>(at, from);
-                else
-                    for (int i = 0; i < panels.height(p); ++i) at[i] = from[i];
+                const int j = panels.begin(p);
+                Form::put(at, one + j, two + j, p < whole ? lane : panels.height(p));
             }
         }
+        for (int p = first; p < last && micro.amx; ++p)  // in place: 16 rows lie in registers
+            for (float* at = to + p * panel_elems; at < to + p * panel_elems + count * lane;
+                 at += lane * kChunk)
+                micro.transpose(at, lane, kChunk, kChunk, at, kChunk);
     }
 }
 
-// Packs columns [begin, end) of `count` rows of patches into panels b[panel][row][nr]; the last
-// panel is padded with zeros. A few rows at a time are first copied out of the image.
-void pack_columns(const Patches& x, int64_t row, int count, int begin, int end, int nr,
-                  ptrdiff_t panel_elems, float* to) {
-    constexpr int kRows = 16;
-    float rows[kRows * kRowStride];
-    const int rest = (end - begin) % nr;
-    for (int k = 0; k < count; k += kRows, to += kRows * nr) {
-        const int here = std::min(kRows, count - k);
-        pack_by_row(x, row + k, here, begin, end, rows);
-        if (rest)
-            for (int i = 0; i < here; ++i)
-                std::fill_n(rows + i * kRowStride + (end - begin), nr - rest, 0.0f);
-        for (int j = 0; j < end - begin; j += nr)
-            for (int i = 0; i < here; ++i)
-                copy_panel_row(to + j / nr * panel_elems + i * nr, rows + i * kRowStride + j, nr);
+// Packs columns [begin, end) of patches, for `count` words of the depth, into panels
+// b[panel][k][nr]; the last panel and rows after row_end are padded with zeros. A few rows at a
+// time are first copied out of the image.
+template <class Form, class T>
+void pack_columns(Form, const PatchesOf<T>& x, int64_t row, int64_t row_end, int count, int begin,
+                  int end, int nr, ptrdiff_t panel_elems, float* to) {
+    constexpr int kWords = 16, kPer = Form::kDepth;
+    using Row = std::conditional_t<kPer == 2, Bf16, float>;
+    using Copied = std::conditional_t<kPer == 2, Pairs, Floats>;  // Widened on the way to rows
+    Row rows[kWords * kPer * kRowStride];
+    for (int k = 0; k < count; k += kWords, row += kWords * kPer, to += kWords * nr) {
+        const int here = std::min(kWords, count - k) * kPer;
+        const int real = int(std::clamp<int64_t>(row_end - row, 0, here));
+        pack_by_row(x, row, real, begin, end, rows);
+        const int width = (end - begin + nr - 1) / nr * nr;
+        for (int i = 0; i < here; ++i) {
+            Row* line = rows + i * kRowStride;
+            std::fill(line + (i < real ? end - begin : 0), line + width, Row(0));
+        }
+        for (int j = 0; j < width; j += nr)
+            for (int i = 0; i < here; i += kPer)
+                Copied::put(to + j / nr * panel_elems + i / kPer * nr, rows + i * kRowStride + j,
+                            rows + (i + kPer - 1) * kRowStride + j, nr);
     }
 }
 
 // Whether x is read in place: packing few columns takes longer than it saves.
-bool reads_in_place(const Micro& micro, const Patches& x) {
-    return x.is_matrix() && x.C % micro.nr == 0 && x.C <= kMostInPlace;
+template <class T>
+bool reads_in_place(const Micro& micro, const PatchesOf<T>& x) {
+    return std::is_same_v<T, float> && x.is_matrix() && x.C % micro.nr == 0 && x.C <= kMostInPlace;
 }
 
-// Adds the product of rows [row, row_end) into columns [panel·nr, …) of dw.
+// Adds the product of words [row, row_end) of the depth into columns [panel·nr, …) of dw. In pairs
+// a word is two rows; rows after the last are 0.
+template <class Form>
 struct RowsProduct {
+    using T = typename Form::T;
     const Micro& micro;
-    const float* dy;
+    const T* dy;
     int K;
-    const Patches& patches;
+    const PatchesOf<T>& patches;
+    std::vector<T> zeros = std::vector<T>(size_t(K), T(0));
 
     size_t scratch_elems() const {
         const Panels out(K, micro.mr);
         return (out.count + kPanelGroup) *
-               (size_t(kRowsBlock) * std::max(micro.lane, micro.nr) + kStagger);
+               (size_t(kRowsBlock + kChunk) * std::max(micro.lane, micro.nr) + kStagger);
     }
 
     void operator()(int64_t row, int64_t row_end, int panel_begin, int panel_end, float* scratch,
                     float* dw) const {
-        const int depth = patches.depth(), nr = micro.nr;
+        const int depth = patches.depth(), nr = micro.nr, per = Form::kDepth;
         const Panels out(K, micro.mr);
         const int blocks = ceil_div(row_end - row, kRowsBlock);
         for (int i = 0; i < blocks; ++i) {
             const int64_t begin = row + (row_end - row) * i / blocks;
             const int64_t end = row + (row_end - row) * (i + 1) / blocks;
-            Block block{begin, int(end - begin), out, scratch, nullptr};
-            block.b = scratch + out.count * a_elems(block.count);
-            block.next = int(std::min<int64_t>(row_end - end, kRowsBlock));
-            pack_by_depth(dy + begin * K, K, block.count, out, micro.lane, a_elems(block.count),
-                          block.a);
+            // AMX multiplies 16 words at a time.
+            const int count = micro.amx ? ceil_div(end - begin, kChunk) * kChunk : int(end - begin);
+            Block block{end * per, count, out, scratch, nullptr};
+            block.b = scratch + out.count * a_elems(count);
+            block.next = int(std::min<int64_t>(patches.rows() - end * per, kRowsBlock * per));
+            if (end == row_end) block.next = 0;
+            const int64_t first = begin * per, last = std::min(patches.rows(), end * per);
+            pack_by_depth(micro, Form(), dy + first * K, last - first, K, zeros.data(), count, out,
+                          a_elems(count), block.a);
             for (int p = panel_begin; p < panel_end; p += kPanelGroup) {
                 const int group_end = std::min(panel_end, p + kPanelGroup);
                 if (!in_place())
-                    pack_columns(patches, begin, block.count, p * nr,
-                                 std::min(depth, group_end * nr), nr, b_elems(block.count),
-                                 block.b);
+                    pack_columns(Form(), patches, first, last, count, p * nr,
+                                 std::min(depth, group_end * nr), nr, b_elems(count), block.b);
                 block.group = p - panel_begin, block.groups = panel_end - panel_begin;
                 multiply_group(block, p, group_end, dw);
             }
@@ -120,9 +139,9 @@ struct RowsProduct {
 
  private:
     bool in_place() const { return reads_in_place(micro, patches); }
-    // Packed rows [row, row + count); `next` is the number of rows of the next block.
+    // `count` packed words; the `next` rows of the next block begin at next_row.
     struct Block {
-        int64_t row;
+        int64_t next_row;
         int count;
         const Panels& out;
         float *a, *b;
@@ -137,8 +156,9 @@ struct RowsProduct {
         int done = block.group * count;
         const auto tile = [&](int m, int p) {
             const int j = (panel_begin + p) * micro.nr;
-            const float* b = in_place() ? patches.x + block.row * patches.C + j
-                                        : block.b + p * b_elems(block.count);
+            const float* b = block.b + p * b_elems(block.count);
+            if constexpr (std::is_same_v<T, float>)
+                if (in_place()) b = patches.x + (block.next_row - block.count) * patches.C + j;
             add_tile(block, m, j, b, in_place() ? patches.C : micro.nr, dw, ahead(block, done++));
         };
         // The outer loop follows the rows of dw, which may be large; packed patches stay in L2.
@@ -152,9 +172,10 @@ struct RowsProduct {
         const size_t x_elems = patches.is_matrix() ? size_t(block.next) * patches.C : 0;
         const size_t begin = (dy_elems + x_elems) * done / tiles;
         const size_t end = (dy_elems + x_elems) * (done + 1) / tiles;
-        const int64_t row = block.row + block.count;
-        if (begin < dy_elems) return {dy + row * K + begin, end - begin};
-        return {patches.x + row * patches.C + (begin - dy_elems), end - begin};
+        const T* from = begin < dy_elems
+                            ? dy + block.next_row * K + begin
+                            : patches.x + block.next_row * patches.C + (begin - dy_elems);
+        return {reinterpret_cast<const float*>(from), (end - begin) * sizeof(T) / sizeof(float)};
     }
     void add_tile(const Block& block, int m, int column, const float* b, ptrdiff_t step, float* dw,
                   std::span<const float> ahead) const {
@@ -172,25 +193,24 @@ struct RowsProduct {
     }
 };
 
-}  // namespace
-
-void multiply_rows(Cpu& cpu, const float* dy, int K, const Patches& x, float* dw,
-                   bool rows_in_order) {
-    const int64_t rows = x.rows();
-    if (rows == 0) return;
-    const Patches patches = x.is_matrix() ? Patches::matrix(x.x, int(rows), x.C) : x;
+template <class Form, class T>
+void multiply_rows_of(Cpu& cpu, const Micro& micro, Form, const T* dy, int K, const PatchesOf<T>& x,
+                      float* dw, bool rows_in_order) {
+    const auto patches = x.is_matrix() ? PatchesOf<T>::matrix(x.x, int(x.rows()), x.C) : x;
+    const int64_t rows = ceil_div(x.rows(), Form::kDepth);  // in words
     const int depth = patches.depth(), threads = cpu.pool.size();
     const size_t elems = size_t(K) * depth;
     const bool own = elems <= kOwnSums && rows >= kRowsBlock * threads && !rows_in_order;
     // Computes dwᵀ, with the sides exchanged, if the wider side can then be read in place.
-    const Patches dy_rows = Patches::matrix(dy, int(rows), K);
-    const bool transposed = own && x.is_matrix() && depth < K && reads_in_place(cpu.micro, dy_rows);
-    const RowsProduct product = transposed ? RowsProduct{cpu.micro, x.x, depth, dy_rows}
-                                           : RowsProduct{cpu.micro, dy, K, patches};
-    const int panels = ceil_div(product.patches.depth(), cpu.micro.nr);
+    const auto dy_rows = PatchesOf<T>::matrix(dy, int(x.rows()), K);
+    const bool transposed = own && x.is_matrix() && depth < K && reads_in_place(micro, dy_rows);
+    const RowsProduct<Form> product = transposed ? RowsProduct<Form>{micro, x.x, depth, dy_rows}
+                                                 : RowsProduct<Form>{micro, dy, K, patches};
+    const int panels = ceil_div(product.patches.depth(), micro.nr);
     float* const* scratch = cpu.for_threads(product.scratch_elems());
     if (!transposed && (threads == 1 || rows_in_order || (!own && panels >= threads))) {
         cpu.pool.for_each(threads, [&](int task, int thread) {
+            const TileRegion region(micro);
             product(0, rows, int(int64_t(panels) * task / threads),
                     int(int64_t(panels) * (task + 1) / threads), scratch[thread], dw);
         });
@@ -198,6 +218,7 @@ void multiply_rows(Cpu& cpu, const float* dy, int K, const Patches& x, float* dw
     }
     float* parts = cpu.shared.get(kSlotParts, elems * threads);
     cpu.pool.for_each(threads, [&](int task, int thread) {
+        const TileRegion region(micro);
         float* part = parts + elems * task;
         std::fill_n(part, elems, 0.0f);
         product(rows * task / threads, rows * (task + 1) / threads, 0, panels, scratch[thread],
@@ -209,5 +230,24 @@ void multiply_rows(Cpu& cpu, const float* dy, int K, const Patches& x, float* dw
                 dw[i] += parts[elems * t + (transposed ? i % depth * K + i / depth : i)];
     });
 }
+
+}  // namespace
+
+template <class T>
+void multiply_rows(Cpu& cpu, const T* dy, int K, const PatchesOf<T>& x, float* dw,
+                   bool rows_in_order) {
+    if (x.rows() == 0) return;
+    const auto run = [&](const Micro& micro, auto form) {
+        multiply_rows_of(cpu, micro, form, dy, K, x, dw, rows_in_order);
+    };
+    if constexpr (std::is_same_v<T, float>)
+        run(cpu.micro, Floats());
+    else if (cpu.micro.pairs)
+        run(*cpu.micro.pairs, Pairs());
+    else
+        run(cpu.micro, Widened());
+}
+template void multiply_rows(Cpu&, const float*, int, const Patches&, float*, bool);
+template void multiply_rows(Cpu&, const Bf16*, int, const PatchesOf<Bf16>&, float*, bool);
 
 }  // namespace convoy

@@ -16,11 +16,11 @@ bool images_fill_columns(const Micro& micro, int images) {
     return images >= micro.nr && spare * 5 <= images;
 }
 
-// y[n][k] = act(transposed[k][n] + b[k]), in squares that fit in L1.
-void transpose_back(Cpu& cpu, const float* transposed, const float* b, bool relu, Tensor y) {
+// y[n][k] = act(transposed[k][n] + b[k]), y N×K, in squares that fit in L1.
+template <class Y>
+void transpose_back(Cpu& cpu, const float* transposed, const float* b, bool relu, int N, int K,
+                    Y* to) {
     constexpr int kSquare = 16;
-    const int K = y.C, N = y.N;
-    float* to = y.floats();
     cpu.pool.for_each((K + kSquare - 1) / kSquare, [&](int square, int) {
         const int begin = square * kSquare, end = std::min(K, begin + kSquare);
         for (int n = 0; n < N; ++n)
@@ -35,41 +35,35 @@ void transpose_back(Cpu& cpu, const float* transposed, const float* b, bool relu
 
 void CpuBackend::linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y) {
     check_linear(x, w, y);
-    check_product(x);
-    if (type_ == Type::kBfloat16)
-        return with_type(y.type, [&]<class Y>(Y) {
-            multiply_patches(cpu_, PatchesOf<Bf16>::matrix(numbers<Bf16>(w), w.N, w.C),
-                             RightSideOf<Bf16>{numbers<Bf16>(x), 1, w.C}, x.N,
-                             RowMapOf<Y>{numbers<Y>(y), y.C, 0, 0}, EpilogueOf<Y>{b, relu},
-                             /*transposed=*/true);
-        });
-    if (images_fill_columns(cpu_.micro, x.N)) {
+    with_product_types(x, y, [&]<class X, class Y>(X, Y) {
+        const RightSideOf<X> images{elements<X>(x), 1, w.C}, weights{elements<X>(w), 1, w.C};
+        if (!images_fill_columns(cpu_.micro, x.N))
+            return multiply_skinny(cpu_, images.b, x.N, w.C, weights, w.N, elements<Y>(y),
+                                   EpilogueOf<Y>{b, relu});
         float* transposed = cpu_.shared.get(kSlotParts, size_t(w.N) * x.N);
         const ptrdiff_t all = ptrdiff_t(w.N) * x.N;
-        multiply_patches(cpu_, Patches::matrix(w.floats(), w.N, w.C), {x.floats(), 1, w.C}, x.N,
-                         {transposed, all, all, x.N}, {});
-        return transpose_back(cpu_, transposed, b, relu, y);
-    }
-    multiply_skinny(cpu_, x.floats(), x.N, w.C, {w.floats(), 1, w.C}, w.N, y.floats(),
-                    {b, relu, nullptr});
+        multiply_patches(cpu_, PatchesOf<X>::matrix(weights.b, w.N, w.C), images, x.N,
+                         RowMap{transposed, all, all, x.N}, Epilogue{});
+        transpose_back(cpu_, transposed, b, relu, y.N, y.C, elements<Y>(y));
+    });
 }
 
 void CpuBackend::linear_grad_x(Tensor dy, Tensor w, Tensor mask, Tensor dx) {
     check_linear(dx, w, dy);
     check_mask(mask, dx);
-    if (type_ == Type::kBfloat16)
-        return conv2d_grad_x(dy, w, Window::square(1), mask, dx.as({dx.N, 1, 1, w.C}));
-    multiply_skinny(cpu_, dy.floats(), dy.N, w.N, {w.floats(), w.C, 1}, w.C, dx.floats(),
-                    {nullptr, false, mask.floats()});
+    with_product_types(dy, dx, [&]<class Y, class X>(Y, X) {
+        multiply_skinny(cpu_, elements<Y>(dy), dy.N, w.N, RightSideOf<Y>{elements<Y>(w), w.C, 1},
+                        w.C, elements<X>(dx), EpilogueOf<X>{nullptr, false, elements<X>(mask)});
+    });
 }
 
 void CpuBackend::linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) {
     check_linear(x, dw, dy);
     with_product_types(x, x, [&]<class X>(X, auto) {
         // In order: ranks with different numbers of threads compute the same bits (factors.h).
-        multiply_rows(cpu_, numbers<X>(dy), dy.C, PatchesOf<X>::matrix(numbers<X>(x), x.N, dw.C),
+        multiply_rows(cpu_, elements<X>(dy), dy.C, PatchesOf<X>::matrix(elements<X>(x), x.N, dw.C),
                       dw.floats(), /*rows_in_order=*/true);
-        if (db) add_column_sums(cpu_, numbers<X>(dy), dy.N, dy.C, db);
+        if (db) add_column_sums(cpu_, elements<X>(dy), dy.N, dy.C, db);
     });
 }
 

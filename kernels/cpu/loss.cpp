@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/numbers.h"
+#include "kernels/cpu/elements.h"
 #include "kernels/shapes.h"
 
 namespace convoy {

@@ -5,15 +5,17 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <utility>
 
-#include "kernels/cpu/tiles.h"
+#include "kernels/cpu/elements.h"
 
 namespace convoy {
 
 // Where a tile of sums is stored, and what is applied to it first.
-struct TileOut {
-    float* const* rows;                  // rows[i]: the element of row i in the tile's first column
+template <class T>
+struct TileOutOf {
+    T* const* rows;                      // rows[i]: the element of row i in the tile's first column
     int cols;                            // columns that exist, ≤ nr
     bool accumulate = false;             // += instead of =
     bool relu = false;                   // then max(0, ·)
@@ -27,6 +29,7 @@ struct TileOut {
 
     bool plain() const { return !relu && !bias && !mask; }
 };
+using TileOut = TileOutOf<float>;
 
 // A block of pixels of an NHWC image: 6x6, 4x4 or 2x2. Pixels outside of [row_begin, row_end) ×
 // [col_begin, col_end) are read as 0 and not written.
@@ -125,7 +128,7 @@ struct Passes {
 // tile = Σ_k a(i,k)·b(k,j), j < nr; b(k,j) is at b[k·nr + j], for by_depth at b[k·step + j].
 //   by_row     a(i,k) is at a[i·kRowStride + k]
 //   by_chunk   a(i,k) is at a[(k/16)·rows·16 + i·16 + k%16]: rows in chunks of 16
-//   by_depth   a(i,k) is at a[k·lane + i]: transposed
+//   by_depth   a(i,k) is at a[k·lane + i]: transposed (on AMX by_chunk, with 16 rows)
 using Tile = void (*)(int depth, const float* a, const float* b, const TileOut& out);
 using TileByDepth = void (*)(int depth, const float* a, const float* b, ptrdiff_t step,
                              const TileOut& out);
@@ -141,6 +144,9 @@ struct Micro {
     // tile_by_row[rows] is the tile for that number of rows, 0 < rows ≤ mr; the others likewise.
     const Tile *tile_by_row, *tile_by_chunk;
     const TileByDepth* tile_by_depth;
+
+    // Stores rows of sums, `step` apart, as bf16.
+    void (*round_tile)(const float* sums, ptrdiff_t step, int rows, const TileOutOf<Bf16>& out);
 
     // to[k·to_step + j] = from[j·step + k], k < depth, j < columns up to a multiple of width.
     void (*transpose)(const float* from, ptrdiff_t step, int depth, int columns, float* to,
@@ -159,8 +165,29 @@ struct Micro {
     // Computes rounds·kChains·width multiply-adds in registers, to measure the peak.
     float (*multiply_add_chains)(int rounds);
 
-    // Products of bf16.
-    TileUnit tiles;
+    // Products of bf16 in hardware, or null. In its tiles each word of a and b is not a float but a
+    // pair of bf16, the numbers 2k and 2k+1 of the depth: a(i,2k)·b(2k,j) + a(i,2k+1)·b(2k+1,j).
+    const Micro* pairs = nullptr;
+    // AMX: a tile must lie between begin() and end() on its thread. Direct products are faster than
+    // Winograd's method in fp32.
+    bool amx = false;
+    void (*begin)() = nullptr;
+    void (*end)() = nullptr;
+};
+
+// During its lifetime this thread may call tiles of `micro`.
+class TileRegion {
+ public:
+    explicit TileRegion(const Micro& micro) : micro_(micro) {
+        if (micro.begin) micro.begin();
+    }
+    ~TileRegion() {
+        if (micro_.end) micro_.end();
+    }
+    TileRegion(const TileRegion&) = delete;
+
+ private:
+    const Micro& micro_;
 };
 
 constexpr int kChains = 12;
@@ -172,7 +199,7 @@ constexpr int kRowStride = kDepthBlock + kChunk;
 const Micro& micro_base();
 // These three exist on x86-64 only, and may be called only if the processor has the instructions.
 const Micro& micro_avx512();
-const Micro& micro_amx();  // if may_use_amx()
+const Micro& micro_amx();
 const Micro& micro_avx512_bf16();
 // bf16: its products are needed, so the system is asked for permission to use AMX.
 const Micro& pick_micro(bool bf16 = false);

@@ -1,24 +1,36 @@
-// micro_avx512_bf16.cpp — AVX-512 with products of bf16 in hardware: AMX or VDPBF16PS (tiles.h).
-#include <cstring>
-
+// micro_avx512_bf16.cpp — AVX-512 with products of bf16 in hardware: VDPBF16PS, or AMX.
+//
+// VDPBF16PS adds a(2k+1)·b(2k+1), then a(2k)·b(2k) to each of 16 sums, and takes the place of the
+// multiply-add in the tiles of micro_body.h. TDPBF16PS multiplies 16 rows × 16 pairs of the depth
+// with 16 pairs × 16 columns:
+//
+//       a: 16 pairs            b: 16 columns 16 columns
+//      ┌───────────┐           ┌───────────┬───────────┐     3 tiles are loaded for 2 products of
+//   16 │ tile 2    │        16 │ tile 3    │ tile 4    │     16·16·32 multiply-adds, 16 cycles
+//   each.
+//      └───────────┘     pairs └───────────┴───────────┘     The rest of the depth, fewer than 16
+//                              ┌───────────┬───────────┐     pairs, is left to VDPBF16PS.
+//                           16 │ sums 0    │ sums 1    │
+//                              └───────────┴───────────┘
+// Both round to nearest even and take numbers below 2⁻¹²⁶ as 0.
 #include "kernels/cpu/micro.h"
 
 namespace {
-constexpr int kWidth = 16;
-}
+constexpr int kWidth = 16, kVecs = 2, kRows = 14, kLane = 16, kLaneRows = 8;
+}  // namespace
 
 // This file's compiler flags make vectors.h round to bf16 in hardware.
-#include "kernels/cpu/vectors.h"
-
-#include "kernels/cpu/tile_body.h"
-
-#include "kernels/cpu/passes_body.h"
-
-#include "kernels/cpu/winograd_body.h"
+#include "kernels/cpu/micro_body.h"
 
 namespace convoy {
 
 namespace {
+
+struct PairProduct {
+    static void add(Vec& sum, float left, Vec row) {
+        sum = _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_ps(left), (__m512bh)row);
+    }
+};
 
 // All eight tiles: 16 rows of 64 bytes.
 struct alignas(64) Config {
@@ -34,119 +46,84 @@ void begin() {
 }
 void end() { _tile_release(); }
 
-// I × J tiles of sums. The compiler does not reorder tile loads: each stands before its first use.
-template <int I, int J>
-void multiply(const TileBlock& block) {
-    const ptrdiff_t row = block.a_row * ptrdiff_t(sizeof(Bf16));
-    float* sums = block.sums;
+// Rows of a are `stride` words apart, their next 16 words `next` further.
+void multiply_amx(int height, int depth, const float* a, ptrdiff_t stride, ptrdiff_t next,
+                  const float* b, ptrdiff_t step, const TileOut& out) {
+    alignas(64) float sums[16 * 32];
+    const float* upcoming = out.upcoming;
     _tile_zero(0);
     _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    if (block.add) {
-        _tile_loadd(0, sums, 128);
-        if (J > 1) _tile_loadd(1, sums + 16, 128);
-        if (I > 1) _tile_loadd(2, sums + 512, 128);
-        if (I * J > 2) _tile_loadd(3, sums + 528, 128);
-    }
-    const Bf16 *b = block.b, *ahead = block.ahead;
-    for (int t = 0; t < block.steps; ++t, b += block.b_step) {
-        for (int i = 0; i < block.ahead_lines; ++i, ahead += 32) __builtin_prefetch(ahead, 0, 2);
-        const Bf16* a = block.a + (block.a_at ? block.a_at[t] : block.a_step * t);
-        _tile_loadd(6, b, 64);
-        _tile_loadd(4, a, row);
-        _tile_dpbf16ps(0, 4, 6);
-        if (J > 1) {
-            _tile_loadd(7, b + block.b_half, 64);
-            _tile_dpbf16ps(1, 4, 7);
-        }
-        if (I > 1) {
-            _tile_loadd(5, a + block.a_half, row);
-            _tile_dpbf16ps(2, 5, 6);
-            if (J > 1) _tile_dpbf16ps(3, 5, 7);
-        }
+    for (; depth >= kChunk; depth -= kChunk, a += next, b += kChunk * step) {
+        for (int i = 0; i < out.upcoming_lines; ++i) __builtin_prefetch(upcoming + i * 16, 0, 2);
+        upcoming += out.upcoming_step;
+        _tile_loadd(2, a, stride * ptrdiff_t(sizeof(float)));
+        _tile_loadd(3, b, step * ptrdiff_t(sizeof(float)));
+        _tile_dpbf16ps(0, 2, 3);
+        _tile_loadd(4, b + 16, step * ptrdiff_t(sizeof(float)));
+        _tile_dpbf16ps(1, 2, 4);
     }
     _tile_stored(0, sums, 128);
-    if (J > 1) _tile_stored(1, sums + 16, 128);
-    if (I > 1) _tile_stored(2, sums + 512, 128);
-    if (I * J > 2) _tile_stored(3, sums + 528, 128);
-}
-
-void multiply_any(const TileBlock& block) {
-    if (block.row_tiles > 1)
-        block.column_tiles > 1 ? multiply<2, 2>(block) : multiply<2, 1>(block);
-    else
-        block.column_tiles > 1 ? multiply<1, 2>(block) : multiply<1, 1>(block);
-}
-
-// 8 rows × J tiles of columns. The sums stay in registers over all steps.
-template <int J>
-void dot_rows(const TileBlock& block, int row, float* sums) {
-    constexpr int kRows = 8;
-    __m512 c[kRows][J];
-#pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 2
-        for (int j = 0; j < J; ++j)
-            c[i][j] = block.add ? _mm512_loadu_ps(sums + i * 32 + j * 16) : _mm512_setzero_ps();
-    const Bf16 *b = block.b, *ahead = block.ahead;
-    for (int t = 0; t < block.steps; ++t, b += block.b_step) {
-        for (int i = 0; row == 0 && i < block.ahead_lines; ++i, ahead += 32)
-            __builtin_prefetch(ahead, 0, 2);
-        const Bf16* a = block.a + (block.a_at ? block.a_at[t] : block.a_step * t) +
-                        row / 16 * block.a_half + row % 16 * block.a_row;
-        const int depth = block.depth ? block.depth[t] : 32;
-#pragma GCC unroll 4
-        for (int p = 0; p < depth; p += 2) {
-            __m512bh pairs[J];
-#pragma GCC unroll 2
-            for (int j = 0; j < J; ++j)
-                pairs[j] = __m512bh(_mm512_loadu_si512(b + j * block.b_half + p * 16));
-#pragma GCC unroll 8
-            for (int i = 0; i < kRows; ++i) {
-                int pair;
-                std::memcpy(&pair, a + i * block.a_row + p, sizeof pair);
-#pragma GCC unroll 2
-                for (int j = 0; j < J; ++j)
-                    c[i][j] =
-                        _mm512_dpbf16_ps(c[i][j], __m512bh(_mm512_set1_epi32(pair)), pairs[j]);
-            }
+    _tile_stored(1, sums + 16, 128);
+    for (int i = 0; i < height && depth > 0; ++i)
+        for (int j = 0; j < 32; j += kWidth) {
+            Vec sum = load(sums + i * 32 + j);
+            for (int k = 0; k < depth; ++k)
+                PairProduct::add(sum, a[i * stride + k], load(b + k * step + j));
+            store(sums + i * 32 + j, sum);
         }
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 2
-        for (int j = 0; j < J; ++j) _mm512_storeu_ps(sums + i * 32 + j * 16, c[i][j]);
+    finish_tile(sums, 32, height, out);
 }
-
-void multiply_dots(const TileBlock& block) {
-    for (int row = 0; row < 16 * block.row_tiles; row += 8)
-        (block.column_tiles > 1 ? dot_rows<2> : dot_rows<1>)(block, row, block.sums + row * 32);
+template <int M>
+void amx_by_row(int depth, const float* a, const float* b, const TileOut& out) {
+    multiply_amx(M, depth, a, kRowStride, kChunk, b, 32, out);
 }
+template <int M>
+void amx_in_chunks(int depth, const float* a, const float* b, ptrdiff_t step, const TileOut& out) {
+    multiply_amx(M, depth, a, kChunk, 16 * kChunk, b, step, out);
+}
+struct AmxTiles {
+    Tile by_row[17] = {};
+    TileByDepth in_chunks[17] = {};
+};
+template <int... M>
+constexpr AmxTiles all_amx_tiles(std::integer_sequence<int, M...>) {
+    return {{nullptr, amx_by_row<M + 1>...}, {nullptr, amx_in_chunks<M + 1>...}};
+}
+constexpr AmxTiles kAmxTiles = all_amx_tiles(std::make_integer_sequence<int, 16>());
 
-Micro with_bf16(const char* name, void (*multiply)(const TileBlock&)) {
+Micro with_pairs(const char* name, const Micro& pairs) {
     Micro micro = micro_avx512();
     micro.name = name;
-    micro.tiles = kTileTwin;
-    micro.tiles.multiply = multiply;
     micro.on_bf16 = kPasses<Bf16>;
     micro.winograd3_bf16 = kWinograd3<Bf16>, micro.winograd5_bf16 = kWinograd5<Bf16>;
+    micro.pairs = &pairs;
+    return micro;
+}
+Micro pair_tiles() {
+    Micro micro = micro_avx512();
+    micro.tile_by_row = kTiles<PairProduct>.by_row;
+    micro.tile_by_depth = kTiles<PairProduct>.by_depth;
+    micro.round_tile = finish_tile<Bf16>;
     return micro;
 }
 
 }  // namespace
 
 const Micro& micro_amx() {
-    static const Micro micro = [] {
-        Micro with_tiles = with_bf16("AVX-512 with AMX", multiply_any);
-        with_tiles.tiles.begin = begin, with_tiles.tiles.end = end;
-        with_tiles.tiles.amx = true;
-        return with_tiles;
+    static const Micro pairs = [] {
+        Micro micro = pair_tiles();
+        micro.mr = 16;
+        micro.tile_by_row = kAmxTiles.by_row, micro.tile_by_depth = kAmxTiles.in_chunks;
+        micro.amx = true;
+        micro.begin = begin, micro.end = end;
+        return micro;
     }();
+    static const Micro micro = with_pairs("AVX-512 with AMX", pairs);
     return micro;
 }
 const Micro& micro_avx512_bf16() {
-    static const Micro micro = with_bf16("AVX-512 with BF16", multiply_dots);
+    static const Micro pairs = pair_tiles();
+    static const Micro micro = with_pairs("AVX-512 with BF16", pairs);
     return micro;
 }
 

@@ -26,7 +26,8 @@ const Micro& micro_base() {
     return micro;
 }
 
-bool may_use_amx() {
+// Asks the system for permission to use AMX, for all threads. False: no AMX, or refused.
+static bool may_use_amx() {
 #if defined(__x86_64__) && defined(__linux__)
     unsigned a = 0, b = 0, c = 0, d = 0, low = 0, high = 0;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;

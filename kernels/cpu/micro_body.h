@@ -17,8 +17,10 @@ namespace convoy {
 namespace {
 
 // Stores that need more than a copy, from a buffer. Not inlined: shared by tiles of all heights.
-[[gnu::noinline]] void finish_tile(const float* sums, int height, const TileOut& out) {
-    for (int i = 0; i < height; ++i, sums += kVecs * kWidth)
+template <class T>
+[[gnu::noinline]] void finish_tile(const float* sums, ptrdiff_t step, int height,
+                                   const TileOutOf<T>& out) {
+    for (int i = 0; i < height; ++i, sums += step)
         over_vectors(out.cols, [&](int j, auto n) {
             put(out.rows[i] + j, finished(load(sums + j), out.rows[i], j, n, out), n);
         });
@@ -38,10 +40,15 @@ inline void write_tile(const Vec (&acc)[M][kVecs], const TileOut& out) {
         for (int v = 0; v < kVecs; ++v)
             store(to + v * kWidth, add ? acc[i][v] + load(to + v * kWidth) : acc[i][v]);
     }
-    if (!direct) finish_tile(sums, M, out);
+    if (!direct) finish_tile(sums, kCols, M, out);
 }
 
-template <int M, int Stride>
+// What a step adds: sum += left·row.
+struct FloatProduct {
+    static void add(Vec& sum, float left, Vec row) { sum += left * row; }
+};
+
+template <class Product, int M, int Stride>
 inline void multiply_step(Vec (&acc)[M][kVecs], const float* a, const float* b) {
     Vec row[kVecs];
 #pragma GCC unroll 4
@@ -50,7 +57,7 @@ inline void multiply_step(Vec (&acc)[M][kVecs], const float* a, const float* b) 
     for (int i = 0; i < M; ++i) {
         const float left = a[i * Stride];
 #pragma GCC unroll 4
-        for (int v = 0; v < kVecs; ++v) acc[i][v] += left * row[v];
+        for (int v = 0; v < kVecs; ++v) Product::add(acc[i][v], left, row[v]);
     }
 }
 
@@ -64,7 +71,7 @@ inline void prefetch_result(const TileOut& out) {
 }
 
 // Row i of a starts at a + i·Stride; its next kChunk numbers are Next floats further.
-template <int M, int Stride, int Next>
+template <class Product, int M, int Stride, int Next>
 inline void tile_of_chunks(int depth, const float* a, const float* b, const TileOut& out) {
     constexpr int kCols = kWidth * kVecs;
     const float* upcoming = out.upcoming;
@@ -77,22 +84,23 @@ inline void tile_of_chunks(int depth, const float* a, const float* b, const Tile
         for (int i = 0; i < out.upcoming_lines; ++i) __builtin_prefetch(upcoming + i * 16, 0, 2);
         upcoming += out.upcoming_step;
 #pragma GCC unroll 4
-        for (int k = 0; k < kChunk; ++k, b += kCols) multiply_step<M, Stride>(acc, a + k, b);
+        for (int k = 0; k < kChunk; ++k, b += kCols)
+            multiply_step<Product, M, Stride>(acc, a + k, b);
     }
-    for (int k = 0; k < depth; ++k, b += kCols) multiply_step<M, Stride>(acc, a + k, b);
+    for (int k = 0; k < depth; ++k, b += kCols) multiply_step<Product, M, Stride>(acc, a + k, b);
     write_tile<M>(acc, out);
 }
 
-template <int M>
+template <class Product, int M>
 void tile_by_row(int depth, const float* a, const float* b, const TileOut& out) {
-    tile_of_chunks<M, kRowStride, kChunk>(depth, a, b, out);
+    tile_of_chunks<Product, M, kRowStride, kChunk>(depth, a, b, out);
 }
-template <int M>
+template <class Product, int M>
 void tile_by_chunk(int depth, const float* a, const float* b, const TileOut& out) {
-    tile_of_chunks<M, kChunk, M * kChunk>(depth, a, b, out);
+    tile_of_chunks<Product, M, kChunk, M * kChunk>(depth, a, b, out);
 }
 
-template <int M>
+template <class Product, int M>
 void tile_by_depth(int depth, const float* a, const float* b, ptrdiff_t step, const TileOut& out) {
     Vec acc[M][kVecs] = {};
     const float* upcoming = out.upcoming;
@@ -101,9 +109,10 @@ void tile_by_depth(int depth, const float* a, const float* b, ptrdiff_t step, co
         for (int i = 0; i < out.upcoming_lines; ++i) __builtin_prefetch(upcoming + i * 16, 0, 2);
         upcoming += out.upcoming_step;
 #pragma GCC unroll 4
-        for (int k = 0; k < kChunk; ++k, a += kLane, b += step) multiply_step<M, 1>(acc, a, b);
+        for (int k = 0; k < kChunk; ++k, a += kLane, b += step)
+            multiply_step<Product, M, 1>(acc, a, b);
     }
-    for (int k = 0; k < depth; ++k, a += kLane, b += step) multiply_step<M, 1>(acc, a, b);
+    for (int k = 0; k < depth; ++k, a += kLane, b += step) multiply_step<Product, M, 1>(acc, a, b);
     write_tile<M>(acc, out);
 }
 
@@ -112,21 +121,23 @@ struct Tiles {
     Tile by_row[kRows + 1] = {}, by_chunk[kRows + 1] = {};
     TileByDepth by_depth[kRows + 1] = {};
 };
-template <int M>
+template <class Product, int M>
 constexpr void list_tiles(Tiles& tiles) {
     if constexpr (M > 0) {
-        tiles.by_row[M] = tile_by_row<M>;
-        tiles.by_chunk[M] = tile_by_chunk<M>;
-        tiles.by_depth[M] = tile_by_depth<M>;
-        list_tiles<M - 1>(tiles);
+        tiles.by_row[M] = tile_by_row<Product, M>;
+        tiles.by_chunk[M] = tile_by_chunk<Product, M>;
+        tiles.by_depth[M] = tile_by_depth<Product, M>;
+        list_tiles<Product, M - 1>(tiles);
     }
 }
+template <class Product>
 constexpr Tiles all_tiles() {
     Tiles tiles;
-    list_tiles<kRows>(tiles);
+    list_tiles<Product, kRows>(tiles);
     return tiles;
 }
-constexpr Tiles kTiles = all_tiles();
+template <class Product>
+constexpr Tiles kTiles = all_tiles<Product>();
 
 // Lane l of the result is lane L[l] of the concatenation of both vectors.
 template <int... L>
@@ -158,8 +169,8 @@ inline void transpose_square(Vec (&v)[kWidth]) {
     }
 }
 
-void transpose(const float* from, ptrdiff_t step, int depth, int columns, float* to,
-               ptrdiff_t to_step) {
+[[maybe_unused]] void transpose(const float* from, ptrdiff_t step, int depth, int columns,
+                                float* to, ptrdiff_t to_step) {
     int k = 0;
     for (; k + kWidth <= depth; k += kWidth)
         for (int j = 0; j < columns; j += kWidth) {
@@ -184,15 +195,13 @@ void transpose(const float* from, ptrdiff_t step, int depth, int columns, float*
 }  // namespace
 }  // namespace convoy
 
-#include "kernels/cpu/tile_body.h"
-
 #include "kernels/cpu/passes_body.h"
 
 namespace convoy {
 namespace {
 
 // Twelve independent chains of multiply-adds hide the latency: 2 units × 4 cycles.
-float multiply_add_chains(int rounds) {
+[[maybe_unused]] float multiply_add_chains(int rounds) {
     Vec sums[kChains], factor = Vec{} + 0.5f, addend = Vec{} + 1.0f;
     for (int i = 0; i < kChains; ++i) sums[i] = Vec{} + float(i);
     for (int round = 0; round < rounds; ++round) {
@@ -211,16 +220,17 @@ float multiply_add_chains(int rounds) {
 
 namespace convoy {
 namespace {
-constexpr Micro make_micro(const char* name) {
+[[maybe_unused]] constexpr Micro make_micro(const char* name) {
     return {name,
             kWidth,
             kRows,
             kWidth * kVecs,
             kLane,
             kLaneRows,
-            kTiles.by_row,
-            kTiles.by_chunk,
-            kTiles.by_depth,
+            kTiles<FloatProduct>.by_row,
+            kTiles<FloatProduct>.by_chunk,
+            kTiles<FloatProduct>.by_depth,
+            finish_tile<Bf16>,
             transpose,
             kPasses<float>,
             kPasses<Bf16>,
@@ -228,8 +238,7 @@ constexpr Micro make_micro(const char* name) {
             kWinograd5<float>,
             kWinograd3<Bf16>,
             kWinograd5<Bf16>,
-            multiply_add_chains,
-            kTileTwin};
+            multiply_add_chains};
 }
 }  // namespace
 }  // namespace convoy

@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/columns.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/numbers.h"
+#include "kernels/cpu/elements.h"
 #include "kernels/shapes.h"
 
 namespace convoy {
@@ -56,7 +56,7 @@ void CpuBackend::moments(Tensor x, const Moments& to) {
     // Two doubles per channel and slab; scratch is allocated in floats.
     auto* parts = reinterpret_cast<double*>(cpu_.shared.get(kSlotSums, slabs.size() * 4 * C));
     with_type(x.type, [&]<class T>(T) {
-        const T* from = numbers<T>(x);
+        const T* from = elements<T>(x);
         cpu_.pool.for_each(int(slabs.size()), [&](int s, int) {
             double* mean = parts + size_t(s) * 2 * C;
             cpu_.micro.passes(from).statistics(from + slabs[s].begin * C,

@@ -1,4 +1,14 @@
 // pack.h — cuts matrices into blocks and copies them into the layout that the inner kernels read.
+//
+// Packed blocks hold 32-bit words. Where bf16 lies in memory there are two ways to make them:
+//
+//   Floats    x0 x1 x2 x3  →  x0 x1 x2 x3     fp32
+//   Widened   x0 x1 x2 x3  →  x0 x1 x2 x3     bf16 becomes fp32 on the way, on every processor
+//   Pairs     x0 x1 x2 x3  →  x0x1  x2x3      neighbours of the depth, for Micro::pairs
+//
+// If neighbours of the depth also lie next to each other in memory, pairs need no packing of their
+// own: words() is the same matrix as floats of half the depth, which are moved and never computed
+// with.
 #pragma once
 
 #include <algorithm>
@@ -42,31 +52,95 @@ inline void copy_floats(float* to, const float* from) {
         *reinterpret_cast<CopyVec*>(to + i) = *reinterpret_cast<const CopyVec*>(from + i);
 }
 
-// Copies n floats, 16 at a time: up to 15 too many, but reads nothing at or after `stop`.
-inline void copy_run(float* to, const float* from, int n, const float* stop) {
-    if (stop - from >= n + kChunk - 1)
+// Copies n numbers, 16 at a time: up to 15 too many, but reads nothing at or after `stop`. From
+// bf16 to float it widens them.
+template <class T, class To>
+inline void copy_run(To* to, const T* from, int n, const T* stop) {
+    if (stop - from < n + kChunk - 1)
+        std::copy_n(from, n, to);
+    else if constexpr (std::is_same_v<To, float> && std::is_same_v<T, float>)
         for (int i = 0; i < n; i += kChunk) copy_floats<kChunk>(to + i, from + i);
     else
-        std::memcpy(to, from, n * sizeof(float));
+        for (int i = 0; i < n; i += kChunk) std::copy_n(from + i, kChunk, to + i);
 }
 
-// One row of a panel; copies of a constant length need no call.
-inline void copy_panel_row(float* to, const float* from, int columns) {
-    if (columns == 32)
-        copy_floats<32>(to, from);
-    else if (columns == 16)
-        copy_floats<16>(to, from);
-    else
-        std::memcpy(to, from, columns * sizeof(float));
+// How numbers in memory become words. put() writes `count` words of one row of the depth, or in
+// pairs of two rows.
+struct Floats {
+    using T = float;
+    static constexpr int kDepth = 1;  // numbers of the depth in a word
+    // Copies of a constant length need no call.
+    static void put(float* to, const float* from, const float*, int count) {
+        if (count == 32)
+            copy_floats<32>(to, from);
+        else if (count == 16)
+            copy_floats<16>(to, from);
+        else if (count == 8)
+            copy_floats<8>(to, from);
+        else
+            std::memcpy(to, from, count * sizeof(float));
+    }
+};
+struct Widened {
+    using T = Bf16;
+    static constexpr int kDepth = 1;
+    static void put(float* to, const Bf16* from, const Bf16*, int count) {
+        if (count == 16)
+            std::copy_n(from, 16, to);
+        else
+            std::copy_n(from, count, to);
+    }
+};
+struct Pairs {
+    using T = Bf16;
+    static constexpr int kDepth = 2;
+    typedef uint32_t Word __attribute__((may_alias));
+    static void put(float* to, const Bf16* first, const Bf16* second, int count) {
+        Word* words = reinterpret_cast<Word*>(to);
+#pragma GCC ivdep
+        for (int i = 0; i < count; ++i) words[i] = first[i].bits | uint32_t(second[i].bits) << 16;
+    }
+};
+
+// Pairs of neighbours in memory, as floats.
+inline Patches words(const PatchesOf<Bf16>& x) {
+    return {reinterpret_cast<const float*>(x.x),
+            x.N,
+            x.H,
+            x.W,
+            x.C / 2,
+            x.R,
+            x.S,
+            x.h0,
+            x.w0,
+            x.step_h,
+            x.step_w,
+            x.P,
+            x.Q};
+}
+// Calls f(micro, a, b, how b is packed) for the way to multiply these on this processor.
+template <class T, class F>
+void with_words(Cpu& cpu, const PatchesOf<T>& a, const RightSideOf<T>& b, F&& f) {
+    if constexpr (std::is_same_v<T, float>) {
+        f(cpu.micro, a, b, Floats());
+    } else {
+        if (!cpu.micro.pairs || a.C % 2) return f(cpu.micro, a, b, Widened());
+        if (b.step_k != 1) return f(*cpu.micro.pairs, words(a), b, Pairs());
+        ENSURE(!b.tap_start && b.step_j % 2 == 0, "step_j is ", b.step_j);
+        f(*cpu.micro.pairs, words(a),
+          RightSide{reinterpret_cast<const float*>(b.b), 1, b.step_j / 2}, Floats());
+    }
 }
 
 // Walks the rows (n,p,q) of a patch matrix.
 struct Row {
     int n, p, q;
-    Row(const Patches& x, int64_t row)
+    template <class T>
+    Row(const PatchesOf<T>& x, int64_t row)
         : n(int(row / (int64_t(x.P) * x.Q))), p(int(row / x.Q % x.P)), q(int(row % x.Q)) {}
     // q + count must not exceed x.Q.
-    void skip(const Patches& x, int count) {
+    template <class T>
+    void skip(const PatchesOf<T>& x, int count) {
         if ((q += count) == x.Q) {
             q = 0;
             if (++p == x.P) p = 0, ++n;
@@ -76,9 +150,9 @@ struct Row {
 
 // Copies elements [begin, end) of `count` neighbouring rows of the patch matrix, kRowStride apart.
 // If count > 1, the windows must lie inside the columns. The next filter row overwrites excess.
-inline void copy_patches(const Patches& x, const Row& at, int count, int begin, int end,
-                         float* to) {
-    const float* stop = x.x + ptrdiff_t(x.N) * x.H * x.W * x.C;
+template <class T, class To>
+void copy_patches(const PatchesOf<T>& x, const Row& at, int count, int begin, int end, To* to) {
+    const T* stop = x.x + ptrdiff_t(x.N) * x.H * x.W * x.C;
     const int run = x.S * x.C;  // of one filter row
     const ptrdiff_t step = ptrdiff_t(x.step_w) * x.C;
     const int w = at.q * x.step_w + x.w0;
@@ -91,14 +165,14 @@ inline void copy_patches(const Patches& x, const Row& at, int count, int begin, 
         const bool exists = h >= 0 && h < x.H;
         const int a = exists ? std::clamp(first, from, until) : until;
         const int b = exists ? std::clamp(last, a, until) : until;
-        const float* source = x.x + ((ptrdiff_t(at.n) * x.H + h) * x.W + w) * x.C + a;
+        const T* source = x.x + ((ptrdiff_t(at.n) * x.H + h) * x.W + w) * x.C + a;
         for (int i = 0; i < count && b - a == until - from; ++i, source += step)
             copy_run(to + i * kRowStride, source, b - a, stop);
         for (int i = 0; i < count && b - a < until - from; ++i, source += step) {
-            float* row = to + i * kRowStride;
-            std::fill_n(row, a - from, 0.0f);
+            To* row = to + i * kRowStride;
+            std::fill_n(row, a - from, To(0));
             if (b > a) copy_run(row + a - from, source, b - a, stop);
-            std::fill_n(row + b - from, until - b, 0.0f);
+            std::fill_n(row + b - from, until - b, To(0));
         }
         to += until - from;
     }
@@ -106,7 +180,8 @@ inline void copy_patches(const Patches& x, const Row& at, int count, int begin, 
 
 // Packs rows [row, row + rows) × depth [begin, end) of the patch matrix for Micro::tile_by_row. In
 // NHWC the S·C elements of one filter row are contiguous in the image.
-inline void pack_by_row(const Patches& x, int64_t row, int rows, int begin, int end, float* to) {
+template <class T, class To>
+void pack_by_row(const PatchesOf<T>& x, int64_t row, int rows, int begin, int end, To* to) {
     const int inner_begin = ceil_div(std::max(0, -x.w0), x.step_w);
     const int inner_end = x.W - x.S < x.w0 ? 0 : (x.W - x.S - x.w0) / x.step_w + 1;
     Row at(x, row);
@@ -119,45 +194,77 @@ inline void pack_by_row(const Patches& x, int64_t row, int rows, int begin, int 
     }
 }
 
-// Floats of a panel of Micro::tile_by_depth.
+// Words of a panel of Micro::tile_by_depth.
 inline ptrdiff_t depth_panel_elems(const Micro& micro, int depth) {
-    return ptrdiff_t(depth) * micro.lane;
+    return ptrdiff_t(ceil_div(depth, kChunk)) * kChunk * micro.lane;
 }
-// The same for Micro::tile_by_depth: transposed panels. Patches are first copied to `rows`.
-inline void pack_by_depth(const Micro& micro, const Patches& x, bool plain, int64_t row,
-                          const Panels& panels, int begin, int end, float* rows, float* to) {
+// The same for Micro::tile_by_depth: transposed panels, on AMX rows in chunks. Patches (and bf16)
+// are first copied to `rows`.
+template <class T>
+void pack_by_depth(const Micro& micro, const PatchesOf<T>& x, bool plain, int64_t row,
+                   const Panels& panels, int begin, int end, float* rows, float* to) {
     for (int p = 0; p < panels.count; ++p, to += depth_panel_elems(micro, end - begin)) {
         const int64_t first = row + panels.begin(p);
-        if (!plain) pack_by_row(x, first, panels.height(p), begin, end, rows);
-        micro.transpose(plain ? x.x + first * x.C + begin : rows, plain ? x.C : kRowStride,
-                        end - begin, panels.height(p), to, micro.lane);
+        const int height = panels.height(p);
+        const float* from = rows;
+        ptrdiff_t step = kRowStride;
+        if constexpr (std::is_same_v<T, float>)
+            if (plain) from = x.x + first * x.C + begin, step = x.C;
+        if (from == rows) pack_by_row(x, first, height, begin, end, rows);
+        if (!micro.amx) {
+            micro.transpose(from, step, end - begin, height, to, micro.lane);
+            continue;
+        }
+        for (int k = 0; k < end - begin; k += kChunk)
+            for (int i = 0; i < height; ++i)
+                Floats::put(to + k * micro.lane + i * kChunk, from + i * step + k, nullptr,
+                            std::min(kChunk, end - begin - k));
     }
 }
 
-// Packs depth [begin, end) of columns [j, j + width) of b into panels of nr columns with stride
-// `panel`. width is a multiple of nr; columns that do not exist hold any number.
-inline void pack_panels(const Micro& micro, const RightSide& b, int depth, int begin, int end,
-                        int j, int width, int columns, float* to, ptrdiff_t panel = 0) {
+// to[k·nr + j] = from[j·step + k]; bf16 is widened.
+inline void transpose_panel(const Micro& micro, const float* from, ptrdiff_t step, int depth,
+                            int columns, float* to) {
+    micro.transpose(from, step, depth, columns, to, micro.nr);
+}
+inline void transpose_panel(const Micro& micro, const Bf16* from, ptrdiff_t step, int depth,
+                            int columns, float* to) {
+    constexpr int kSome = 64;
+    float rows[32 * kSome];
+    for (int k = 0; k < depth; k += kSome) {
+        const int some = std::min(kSome, depth - k);
+        for (int j = 0; j < columns; ++j) std::copy_n(from + j * step + k, some, rows + j * kSome);
+        micro.transpose(rows, kSome, some, columns, to + k * micro.nr, micro.nr);
+    }
+}
+
+// Packs depth [begin, end) (in words) of columns [j, j + width) of b into panels of nr columns with
+// stride `panel`. width is a multiple of nr; columns that do not exist hold any number.
+template <class Form>
+void pack_panels(const Micro& micro, Form, const RightSideOf<typename Form::T>& b, int depth,
+                 int begin, int end, int j, int width, int columns, float* to,
+                 ptrdiff_t panel = 0) {
     const int nr = micro.nr, tap_depth = depth / b.taps, count = std::min(width, columns - j);
+    const ptrdiff_t step = Form::kDepth * b.step_k;  // of a word
     for (int k = begin; k < end;) {
         const int tap = k / tap_depth, run = std::min(end, (tap + 1) * tap_depth) - k;
-        const float* from = b.b + (b.tap_start ? b.tap_start[tap] : 0) +
-                            (k - tap * tap_depth) * b.step_k + j * b.step_j;
+        const auto* from = b.b + (b.tap_start ? b.tap_start[tap] : 0) +
+                           (k - tap * tap_depth) * step + j * b.step_j;
         for (int first = 0; first < width; first += nr) {
             const int exist = std::clamp(count - first, 0, nr);
             float* at = to + first / nr * panel;
             if (exist < nr)
                 for (int i = 0; i < run; ++i) std::fill_n(at + i * nr + exist, nr - exist, 0.0f);
             if (b.step_j != 1)
-                micro.transpose(from + first * b.step_j, b.step_j, run, exist, at, nr);
+                transpose_panel(micro, from + first * b.step_j, b.step_j, run, exist, at);
         }
         if (b.step_j == 1)
             for (int i = 0; i < run; ++i) {
-                const float* row = from + i * b.step_k;
-                __builtin_prefetch(row + 8 * b.step_k);
+                const auto* row = from + i * step;
+                __builtin_prefetch(row + 8 * step);
                 for (int first = 0; first < count; first += nr)
-                    copy_panel_row(to + first / nr * panel + i * nr, row + first,
-                                   std::min(nr, count - first));
+                    Form::put(to + first / nr * panel + i * nr, row + first, row + b.step_k + first,
+                              std::min(nr, count - first));
             }
         k += run, to += ptrdiff_t(run) * nr;
     }

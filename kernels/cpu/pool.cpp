@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/columns.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/numbers.h"
+#include "kernels/cpu/elements.h"
 #include "kernels/cpu/windows.h"
 #include "kernels/shapes.h"
 
@@ -30,8 +30,8 @@ inline void round_sums(const float* sums, int n, Bf16* row) { std::copy_n(sums, 
 void CpuBackend::max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) {
     check_max_pool(x.shape(), window, y.shape());
     with_type(x.type, [&]<class T>(T) {
-        const T* from = numbers<T>(x);
-        T* to = numbers<T>(y);
+        const T* from = elements<T>(x);
+        T* to = elements<T>(y);
         const auto pool = cpu_.micro.passes(from).max_pool;
         cpu_.pool.for_each(y.N * y.H, [&](int task, int) {
             for (int q = 0; q < y.W; ++q) {
@@ -48,8 +48,8 @@ void CpuBackend::max_pool_grad(Tensor dy, const uint8_t* argmax, Window window, 
     check_max_pool(dx.shape(), window, dy.shape());
     check_mask(mask, dx);
     with_type(dx.type, [&]<class T>(T) {
-        const T *signs = numbers<T>(mask), *from = numbers<T>(dy);
-        T* all = numbers<T>(dx);
+        const T *signs = elements<T>(mask), *from = elements<T>(dy);
+        T* all = elements<T>(dx);
         const auto pool = cpu_.micro.passes(from).max_pool_grad;
         cpu_.pool.for_each(dx.N * dx.H, [&](int task, int) {
             const ptrdiff_t image = ptrdiff_t(task / dx.H) * dy.H * dy.W * dy.C;
@@ -65,8 +65,8 @@ void CpuBackend::max_pool_grad(Tensor dy, const uint8_t* argmax, Window window, 
 void CpuBackend::avg_pool(Tensor x, Tensor y) {
     check_avg_pool(x, y);
     with_type(x.type, [&]<class T>(T) {
-        const T* from = numbers<T>(x);
-        T* all = numbers<T>(y);
+        const T* from = elements<T>(x);
+        T* all = elements<T>(y);
         cpu_.pool.for_each(y.N * y.H, [&](int task, int) {
             const int n = task / y.H, p = task % y.H;
             const int h0 = area_begin(p, y.H, x.H), h1 = area_end(p, y.H, x.H);
@@ -93,8 +93,8 @@ void CpuBackend::avg_pool_grad(Tensor dy, Tensor dx) {
     const int P = dy.H, Q = dy.W;
     float* const* scratch = cpu_.for_threads(size_t(dx.C));
     with_type(dx.type, [&]<class T>(T) {
-        const T* all = numbers<T>(dy);
-        T* rows = numbers<T>(dx);
+        const T* all = elements<T>(dy);
+        T* rows = elements<T>(dx);
         cpu_.pool.for_each(dx.N * dx.H, [&](int task, int thread) {
             const int n = task / dx.H, h = task % dx.H;
             // Outputs whose area contains h: p·H/P ≤ h < (p+1)·H/P, both ends rounded outwards.

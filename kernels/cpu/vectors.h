@@ -12,7 +12,6 @@ typedef float Vec __attribute__((vector_size(kWidth * 4)));
 typedef float VecAnywhere __attribute__((vector_size(kWidth * 4), aligned(4), may_alias));
 typedef int Ints __attribute__((vector_size(kWidth * 4)));
 typedef unsigned Words __attribute__((vector_size(kWidth * 4)));
-typedef unsigned WordsAnywhere __attribute__((vector_size(kWidth * 4), aligned(2), may_alias));
 typedef unsigned short Halves __attribute__((vector_size(kWidth * 2)));
 typedef unsigned short HalvesAnywhere
     __attribute__((vector_size(kWidth * 2), aligned(2), may_alias));
@@ -36,20 +35,17 @@ inline Ints load_bytes(const unsigned char* p) {
     return __builtin_convertvector(*reinterpret_cast<const BytesAnywhere*>(p), Ints);
 #endif
 }
-inline Words load_words(const Bf16* p) { return *reinterpret_cast<const WordsAnywhere*>(p); }
-
 inline Vec load(const float* p) { return *reinterpret_cast<const VecAnywhere*>(p); }
 inline Vec load(const Bf16* p) { return reinterpret_cast<Vec>(load_halves(p) << 16); }
 inline void store(float* p, Vec v) { *reinterpret_cast<VecAnywhere*>(p) = v; }
-// Rounds like to_bf16(), except that numbers below 2⁻¹²⁶ become 0.
+// Rounds like to_bf16(); in hardware numbers below 2⁻¹²⁶ become 0.
 inline void store(Bf16* p, Vec v) {
 #ifdef __AVX512BF16__
     *reinterpret_cast<__m256i_u*>(p) = (__m256i)_mm512_cvtneps_pbh(v);
 #else
-    const Words bits = reinterpret_cast<Words>(v), size = bits & 0x7FFFFFFF;
+    const Words bits = reinterpret_cast<Words>(v);
     const Words rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-    const Words number = size < 0x800000 ? bits >> 31 << 15 : rounded;
-    const Words all = size > 0x7F800000 ? Words{} + 0x7FFF : number;
+    const Words all = v != v ? Words{} + 0x7FFF : rounded;
 #ifdef __AVX512F__
     *reinterpret_cast<__m256i_u*>(p) = _mm512_cvtepi32_epi16((__m512i)all);
 #else
@@ -96,7 +92,7 @@ inline void put(T* p, Vec v, int n) {
     store_few(p, v, n);
 }
 
-// Applies the epilogue of a TileOut or TileRows to sums v, which will be stored at row[j].
+// Applies the epilogue of a TileOut to sums v, which will be stored at row[j].
 template <class T, class Out, class N>
 inline Vec finished(Vec v, const T* row, int j, N n, const Out& out) {
     if (out.accumulate) v += get(row + j, n);

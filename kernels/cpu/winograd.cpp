@@ -36,8 +36,9 @@ struct Filters {
 };
 
 template <class T>
-Filters transform_filters(Cpu& cpu, const WinogradMethod<T>& method, const RightSide& w, int depth,
-                          int columns) {
+Filters transform_filters(Cpu& cpu, const WinogradMethod<T>& method, const RightSideOf<T>& w,
+                          int depth, int columns) {
+    using Form = std::conditional_t<std::is_same_v<T, Bf16>, Widened, Floats>;
     constexpr int kBlock = 16;  // of the depth at a time: 9·16·32 floats are 18 KB
     const int all_taps = method.size * method.size;
     const int nr = cpu.micro.nr, panels = ceil_div(columns, nr);
@@ -50,8 +51,8 @@ Filters transform_filters(Cpu& cpu, const WinogradMethod<T>& method, const Right
         const int end = std::min(depth, begin + kBlock);
         float* taps = scratch[thread];
         for (int t = 0; t < all_taps; ++t)
-            pack_panels(cpu.micro, {w.b + w.tap_start[t], w.step_k, w.step_j}, depth, begin, end,
-                        p * nr, nr, columns, taps + t * kBlock * nr);
+            pack_panels(cpu.micro, Form(), RightSideOf<T>{w.b + w.tap_start[t], w.step_k, w.step_j},
+                        depth, begin, end, p * nr, nr, columns, taps + t * kBlock * nr);
         for (int c = begin; c < end; ++c)
             method.filter(taps + (c - begin) * nr, ptrdiff_t(kBlock) * nr, nr,
                           u.panel(0, p) + ptrdiff_t(c) * nr, xi_stride);
@@ -123,16 +124,6 @@ struct BlockConv {
     }
 };
 
-// The filters as floats.
-RightSide in_floats(Cpu&, const RightSide& filters, int64_t) { return filters; }
-RightSide in_floats(Cpu& cpu, const RightSideOf<Bf16>& filters, int64_t elems) {
-    float* to = cpu.shared.get(kSlotA, elems);
-    cpu.pool.for_ranges(elems, 1 << 16, [&](size_t begin, size_t end) {
-        std::copy(filters.b + begin, filters.b + end, to + begin);
-    });
-    return {to, filters.step_k, filters.step_j, filters.taps, filters.tap_start};
-}
-
 }  // namespace
 
 template <class T>
@@ -149,8 +140,7 @@ void winograd_conv(Cpu& cpu, const PatchesOf<T>& x, const RightSideOf<T>& filter
     const Tiles tiles(x);
     if (tiles.count == 0) return;
     const WinogradMethod<T>& method = method_for(cpu.micro, x);
-    const RightSide weights = in_floats(cpu, filters, int64_t(K) * x.depth());
-    const Filters u = transform_filters(cpu, method, weights, x.C, K);
+    const Filters u = transform_filters(cpu, method, filters, x.C, K);
     const Blocking blocking(x.C, u.panels, u.nr);
     const int threads = cpu.pool.size();
     // Blocks of nearly the same size, the same number for each thread.

@@ -137,15 +137,15 @@ inline void transform(Fetch&& fetch, Put&& put) {
 }
 
 // Transforms the pixels of a block to 36 numbers. Channels are written up to a full chunk.
-template <auto T, class Number>
-void transform_pixels(const WinogradBlock<Number>& in, const WinogradChunks& out) {
+template <auto T, class Element>
+void transform_pixels(const WinogradBlock<Element>& in, const WinogradChunks& out) {
     const int padded = (in.channels + out.chunk - 1) / out.chunk * out.chunk;
     const bool inner = in.row_begin == 0 && in.row_end == Size<T>::kIn && in.col_begin == 0 &&
                        in.col_end == Size<T>::kIn;
     for (int c = 0; c < padded; c += kWidth) {
         float* to = out.data + c / out.chunk * out.chunk_stride + c % out.chunk;
         const auto put = [&](int i, int j, Vec v) { store(to + (i * 6 + j) * out.xi_stride, v); };
-        const Number* from = in.data + c;
+        const Element* from = in.data + c;
         const int count = in.channels - c;
         if (inner && count >= kWidth)
             transform<T>([&](int i, int j) { return load(from + i * in.line + j * in.pixel); },
@@ -156,7 +156,7 @@ void transform_pixels(const WinogradBlock<Number>& in, const WinogradChunks& out
                     if (i < in.row_begin || i >= in.row_end || j < in.col_begin ||
                         j >= in.col_end || count <= 0)
                         return Vec{};
-                    const Number* p = from + i * in.line + j * in.pixel;
+                    const Element* p = from + i * in.line + j * in.pixel;
                     return count >= kWidth ? load(p) : load_few(p, count);
                 },
                 put);
@@ -172,19 +172,19 @@ void winograd_filter(const float* g, ptrdiff_t tap_stride, int columns, float* u
             [&](int i, int j, Vec v) { store(u + (i * 6 + j) * xi_stride + c, v); });
 }
 
-template <auto T, class Number>
-void winograd_output(const float* m, ptrdiff_t xi_stride, const WinogradBlock<Number>& out,
+template <auto T, class Element>
+void winograd_output(const float* m, ptrdiff_t xi_stride, const WinogradBlock<Element>& out,
                      const TileOut& epilogue) {
-    Number* base = const_cast<Number*>(out.data);
+    Element* base = const_cast<Element*>(out.data);
     for (int c = 0; c < out.channels; c += kWidth) {
         const int count = out.channels - c;
-        const auto finish = [&](Number* to, Vec v, auto n) {
+        const auto finish = [&](Element* to, Vec v, auto n) {
             put(to, finished(v, to - c, c, n, epilogue), n);
         };
         transform<T>([&](int i, int j) { return load(m + (i * 6 + j) * xi_stride + c); },
                      [&](int i, int j, Vec v) {
                          if (i >= out.row_end || j >= out.col_end) return;
-                         Number* to = base + i * out.line + j * out.pixel + c;
+                         Element* to = base + i * out.line + j * out.pixel + c;
                          count >= kWidth ? finish(to, v, All()) : finish(to, v, count);
                      });
     }

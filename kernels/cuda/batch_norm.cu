@@ -247,9 +247,9 @@ void CudaBackend::batch_norm(Tensor x, GroupBounds groups, const float* mean_rst
     const unsigned count = unsigned(slabs.count * slabs.parts);
     with_columns({x, y, residual}, count, [&](auto type, auto wide, dim3 grid, dim3 block) {
         using T = decltype(type);
-        normalise_kernel<T, wide()><<<grid, block, 0, stream_>>>(numbers<T>(x), slabs, gamma, beta,
-                                                                 numbers<T>(residual), relu,
-                                                                 mean_rstd, numbers<T>(y));
+        normalise_kernel<T, wide()><<<grid, block, 0, stream_>>>(elements<T>(x), slabs, gamma, beta,
+                                                                 elements<T>(residual), relu,
+                                                                 mean_rstd, elements<T>(y));
         CUDA_LAUNCHED();
     });
 }
@@ -270,15 +270,15 @@ void CudaBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds gro
         [&](auto type, auto wide, dim3 grid, dim3 block) {
             using T = decltype(type);
             gradient_sums_kernel<T, wide()><<<grid, block, 0, stream_>>>(
-                numbers<T>(x), numbers<T>(y), numbers<T>(dy), slabs, relu, mean_rstd, parts);
+                elements<T>(x), elements<T>(y), elements<T>(dy), slabs, relu, mean_rstd, parts);
             CUDA_LAUNCHED();
             const dim3 few = column_block(std::min(C, 8));  // side by side: the slabs are many
             finish_gradient_kernel<<<ceil_div(C, few.x), few, 0, stream_>>>(slabs, parts, mean_rstd,
                                                                             factors, dgamma, dbeta);
             CUDA_LAUNCHED();
             gradient_kernel<T, wide()><<<grid, block, 0, stream_>>>(
-                numbers<T>(x), numbers<T>(y), numbers<T>(dy), slabs, gamma, relu, mean_rstd,
-                factors, numbers<T>(dx), numbers<T>(dresidual));
+                elements<T>(x), elements<T>(y), elements<T>(dy), slabs, gamma, relu, mean_rstd,
+                factors, elements<T>(dx), elements<T>(dresidual));
             CUDA_LAUNCHED();
         });
 }
@@ -293,8 +293,8 @@ void CudaBackend::batch_norm_eval(Tensor x, const float* gamma, const float* bet
         {x, y, residual}, eval_slabs(rows), [&](auto type, auto wide, dim3 grid, dim3 block) {
             using T = decltype(type);
             eval_kernel<T, wide()>
-                <<<grid, block, 0, stream_>>>(numbers<T>(x), rows, x.C, gamma, beta, mean, var,
-                                              numbers<T>(residual), relu, eps, numbers<T>(y));
+                <<<grid, block, 0, stream_>>>(elements<T>(x), rows, x.C, gamma, beta, mean, var,
+                                              elements<T>(residual), relu, eps, elements<T>(y));
             CUDA_LAUNCHED();
         });
 }
@@ -308,8 +308,8 @@ void CudaBackend::batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, 
                  [&](auto type, auto wide, dim3 grid, dim3 block) {
                      using T = decltype(type);
                      eval_gradient_kernel<T, wide()><<<grid, block, 0, stream_>>>(
-                         numbers<T>(y), numbers<T>(dy), rows, dy.C, gamma, var, relu, eps,
-                         numbers<T>(dx), numbers<T>(dresidual));
+                         elements<T>(y), elements<T>(dy), rows, dy.C, gamma, var, relu, eps,
+                         elements<T>(dx), elements<T>(dresidual));
                      CUDA_LAUNCHED();
                  });
 }

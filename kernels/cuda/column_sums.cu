@@ -48,7 +48,7 @@ void CudaBackend::add_column_sums(Tensor x, float* sums) {
     float* parts = memory_.scratch<float>(kSlotSums, size_t(slabs) * C);
     with_columns({x}, unsigned(slabs), [&](auto type, auto wide, dim3 grid, dim3 block) {
         using T = decltype(type);
-        column_sums_kernel<T, wide()><<<grid, block, 0, stream_>>>(numbers<T>(x), rows, C, parts);
+        column_sums_kernel<T, wide()><<<grid, block, 0, stream_>>>(elements<T>(x), rows, C, parts);
         CUDA_LAUNCHED();
     });
     const dim3 block = column_block(std::min(C, 8));  // few side by side: the slabs are many

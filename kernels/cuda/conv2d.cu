@@ -48,7 +48,7 @@ __device__ __forceinline__ bool is_inside(uint32_t at, uint32_t last) {
 // (p·stride + first + direction·(r, s)) of x.
 template <class T>
 struct Patches {
-    using Number = T;
+    using Element = T;
     static constexpr bool kDepthFast = true, kTable = true;
     const T* x;
     uint32_t last;
@@ -58,7 +58,7 @@ struct Patches {
     int direction = 1, stride_h = 1, stride_w = 1, first_h = 0, first_w = 0;
 
     Patches(Tensor t, int P, int Q, int R, int S)
-        : x(numbers<T>(t)), last(both(t.H - 1, t.W - 1)), image(int64_t(t.shape().row_elems())) {
+        : x(elements<T>(t)), last(both(t.H - 1, t.W - 1)), image(int64_t(t.shape().row_elems())) {
         line = t.W * t.C, rows = t.N * P * Q, depths = R * S * t.C;
         this->P = P, this->Q = Q, this->S = S, C = t.C;
     }
@@ -97,7 +97,7 @@ struct Patches {
 // The same matrix transposed, for grad_w: a row for each r,s,c, depth the output pixels.
 template <class T>
 struct PatchesOfTap {
-    using Number = T;
+    using Element = T;
     static constexpr bool kDepthFast = false, kTable = true;
     Patches<T> patches;
 
@@ -175,7 +175,7 @@ Tensor reorder(Tensor from, const Source& source, Shape shape, Slot slot, Device
         const size_t count = to.elems() / wide();
         ENSURE(count <= INT32_MAX, "a copy ", shape.text());
         reorder_kernel<T, wide()><<<std::min(ceil_div(count, 256), 4096), 256, 0, stream>>>(
-            numbers<T>(from), source, numbers<T>(to), to.C / wide(), count);
+            elements<T>(from), source, elements<T>(to), to.C / wide(), count);
         CUDA_LAUNCHED();
     });
     return to;
@@ -202,7 +202,7 @@ Tensor in_chunks(Tensor x, Precision precision, Slot slot, DeviceMemory& memory,
 template <class A, class B, class F>
 bool product(Precision precision, const A& a, const B& b, int I, int J, int L, const F& epilogue,
              DeviceMemory& memory, cudaStream_t stream) {
-    constexpr bool kHalved = sizeof(typename A::Number) == 2;
+    constexpr bool kHalved = sizeof(typename A::Element) == 2;
     ENSURE(kHalved == (precision == Precision::kBf16), "tensors of ", kHalved ? "bf16" : "fp32",
            " in products of ", name_of(precision));
     if constexpr (!kHalved)
@@ -221,7 +221,7 @@ void with_out(Type type, F&& f) {
 // Throws unless all hold numbers of the type of x.
 void check_types(Tensor x, std::initializer_list<Tensor> others) {
     with_type(x.type, [&](auto type) {
-        for (Tensor other : others) (void)numbers<decltype(type)>(other);
+        for (Tensor other : others) (void)elements<decltype(type)>(other);
     });
 }
 
@@ -259,10 +259,10 @@ void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool
     with_type(x.type, [&](auto type) {
         using T = decltype(type);
         const auto patches = patches_of<T>(x, window, y);
-        const Matrix<true, T> filters{numbers<T>(w), w.N, patches.depths, patches.depths};
+        const Matrix<true, T> filters{elements<T>(w), w.N, patches.depths, patches.depths};
         with_out<T>(y.type, [&](auto out) {
             using Out = decltype(out);
-            const EpilogueWithMoments<Out> epilogue{{numbers<Out>(y), b, relu}, strips};
+            const EpilogueWithMoments<Out> epilogue{{elements<Out>(y), b, relu}, strips};
             whole = product(precision_, patches, filters, patches.rows, w.N, patches.depths,
                             epilogue, memory_, stream_);
         });
@@ -298,10 +298,10 @@ void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask,
             with_type(dy.type, [&](auto type) {
                 using T = decltype(type);
                 const auto patches = patches_of<T>(dy, h, v);
-                const Matrix<false, T> matrix{numbers<T>(filters), C, patches.depths, C};
+                const Matrix<false, T> matrix{elements<T>(filters), C, patches.depths, C};
                 with_out<T>(dx.type, [&](auto out) {
                     using Out = decltype(out);
-                    Epilogue<Out> epilogue{numbers<Out>(dx), nullptr, false, numbers<Out>(mask)};
+                    Epilogue<Out> epilogue{elements<Out>(dx), nullptr, false, elements<Out>(mask)};
                     if (window.stride_h * window.stride_w > 1)
                         epilogue.rows = {false,           dx.H,    dx.W,    window.stride_h,
                                          window.stride_w, h.first, v.first, h.pixels,
@@ -330,7 +330,7 @@ void CudaBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, f
         using T = decltype(type);
         const PatchesOfTap<T> patches{patches_of<T>(x, window, dy)};
         const int J = patches.patches.depths, L = patches.patches.rows;
-        const Matrix<false, T> outputs{numbers<T>(dy), dy.C, L, dy.C};
+        const Matrix<false, T> outputs{elements<T>(dy), dy.C, L, dy.C};
         const Epilogue<float> epilogue{sums.floats(), nullptr, false, nullptr, !padded};
         product(precision_, outputs, patches, dw.N, J, L, epilogue, memory_, stream_);
     });

@@ -16,7 +16,7 @@
 //   order    rows, then columns of the window; grad_w: each thread its rows in order, then
 //            the 8, then the parts. The same bits on every run.
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/numbers.h"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/pixel.cuh"
 #include "kernels/shapes.h"
 
@@ -111,7 +111,7 @@ void CudaBackend::depthwise(Tensor x, Tensor w, const float* b, Window window, b
         using T = decltype(type);
         const Pixels packs(y.shape(), wide());
         forward_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
-            numbers<T>(x), x.shape(), numbers<T>(w), b, window, relu, numbers<T>(y), packs);
+            elements<T>(x), x.shape(), elements<T>(w), b, window, relu, elements<T>(y), packs);
         CUDA_LAUNCHED();
     });
 }
@@ -121,7 +121,7 @@ void CudaBackend::depthwise_grad_x(Tensor dy, Tensor w, Window window, Tensor ma
         using T = decltype(type);
         const Pixels packs(dx.shape(), wide());
         grad_x_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
-            numbers<T>(dy), dy.shape(), numbers<T>(w), window, numbers<T>(mask), numbers<T>(dx),
+            elements<T>(dy), dy.shape(), elements<T>(w), window, elements<T>(mask), elements<T>(dx),
             packs);
         CUDA_LAUNCHED();
     });
@@ -137,7 +137,7 @@ void CudaBackend::depthwise_grad_w(Tensor x, Tensor dy, Window window, Tensor dw
     with_type(x.type, [&](auto type) {
         using T = decltype(type);
         grad_w_kernel<T><<<dim3(ceil_div(x.C, kChannels), taps, parts), dim3(kChannels, kDepthRows),
-                           0, stream_>>>(numbers<T>(x), x.shape(), numbers<T>(dy),
+                           0, stream_>>>(elements<T>(x), x.shape(), elements<T>(dy),
                                          Pixels({dy.N, dy.H, dy.W, 1}, 1), window, sums);
         CUDA_LAUNCHED();
     });

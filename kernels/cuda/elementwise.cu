@@ -16,7 +16,7 @@
 //   bound   by memory, all of them.
 //   order   nothing is summed.
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/numbers.h"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/pixel.cuh"
 #include "kernels/shapes.h"
 #include "src/base/random.h"
@@ -101,23 +101,22 @@ __global__ void convert_kernel(To* __restrict__ to, const From* __restrict__ fro
 // A thread draws one Philox block and applies its four words: elements 4·block … 4·block + 3 of
 // image n, with the counter of Random (src/base/random.h).
 template <class T>
-__global__ void dropout_kernel(T* x, size_t images, size_t row, float p, const Draws* draws,
-                               const uint64_t* ids, uint16_t purpose) {
-    const size_t blocks = (row + 3) / 4;
+__global__ void dropout_kernel(T* x, int images, size_t row, Divisor blocks, float p,
+                               const Draws* draws, const uint64_t* ids, uint16_t purpose) {
     const float scale = 1 / (1 - p);
     const uint64_t seed = draws->seed;
     const uint32_t epoch = draws->epoch;
-    for (size_t task = first_index(); task < images * blocks; task += grid_width()) {
-        const size_t n = task / blocks, block = task % blocks;
+    for (size_t task = first_index(); task < size_t(images) * blocks.by; task += grid_width()) {
+        const int n = int(task) / blocks, block = int(task) - n * blocks.by;
         const uint64_t id = ids[n];
-        // A sample has fewer than 2^34 elements, so the block fits.
         uint32_t words[4][1] = {{uint32_t(block)},
                                 {uint32_t(id)},
                                 {epoch},
                                 {uint32_t(purpose) | uint32_t(id >> 32) << 16}};
         philox4x32(words, seed);
-        for (size_t j = 0; j < 4 && 4 * block + j < row; ++j) {
-            T* v = x + n * row + 4 * block + j;
+        const size_t first = size_t(block) * 4;
+        for (size_t j = 0; j < 4 && first + j < row; ++j) {
+            T* v = x + n * row + first + j;
             store(v, float(words[j][0] >> 8) * 0x1p-24f >= p ? load(v) * scale : 0.0f);
         }
     }
@@ -131,7 +130,7 @@ void CudaBackend::map(Tensor x, Tensor y, F f) {
         using T = decltype(type);
         const size_t threads = x.bytes() / 16 + 16;  // and for what is left
         map_kernel<T, F><<<blocks_for(threads), kThreads, 0, stream_>>>(
-            numbers<T>(x), numbers<T>(y), x.elems(), f);
+            elements<T>(x), elements<T>(y), x.elems(), f);
         CUDA_LAUNCHED();
     });
 }
@@ -155,7 +154,7 @@ void CudaBackend::copy_channels(Tensor to, Tensor from, int first, bool add) {
         using T = decltype(type);
         const Pixels packs({int(to.elems() / size_t(to.C)), 1, 1, channels}, wide());
         copy_channels_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
-            numbers<T>(out), to.C, numbers<T>(in), from.C, packs, add);
+            elements<T>(out), to.C, elements<T>(in), from.C, packs, add);
         CUDA_LAUNCHED();
     });
 }
@@ -175,10 +174,10 @@ void CudaBackend::copy(Tensor to, Tensor from) {
     const dim3 blocks = blocks_for(from.elems() / 8 + 8);
     if (to.type == Type::kBfloat16)
         convert_kernel<bf16, float>
-            <<<blocks, kThreads, 0, stream_>>>(numbers<bf16>(to), from.floats(), from.elems());
+            <<<blocks, kThreads, 0, stream_>>>(elements<bf16>(to), from.floats(), from.elems());
     else
         convert_kernel<float, bf16>
-            <<<blocks, kThreads, 0, stream_>>>(to.floats(), numbers<bf16>(from), from.elems());
+            <<<blocks, kThreads, 0, stream_>>>(to.floats(), elements<bf16>(from), from.elems());
     CUDA_LAUNCHED();
 }
 
@@ -187,11 +186,12 @@ void CudaBackend::dropout(Tensor x, float p, const Draws& draws,
     check_dropout(x, p, sample_ids);
     const uint64_t* ids = memory_.pass(sample_ids, stream_);
     const Draws* which = memory_.pass(std::span(&draws, 1), stream_);
-    const size_t row = x.shape().row_elems();
+    const size_t row = x.shape().row_elems(), blocks = (row + 3) / 4;
+    ENSURE(x.N * blocks <= INT32_MAX, "dropout of a tensor ", x.shape().text());
     with_type(x.type, [&](auto type) {
         using T = decltype(type);
-        dropout_kernel<T><<<blocks_for(x.N * ((row + 3) / 4)), kThreads, 0, stream_>>>(
-            numbers<T>(x), x.N, row, p, which, ids, purpose);
+        dropout_kernel<T><<<blocks_for(x.N * blocks), kThreads, 0, stream_>>>(
+            elements<T>(x), x.N, row, Divisor(int(blocks)), p, which, ids, purpose);
         CUDA_LAUNCHED();
     });
 }

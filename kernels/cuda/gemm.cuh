@@ -2,44 +2,47 @@
 //
 //   out[i][j] = epilogue(Σ_l a(i,l) · b(j,l))          i < I, j < J, l < L; out is I × J, dense
 //
-//               l →               A block makes 64×64 numbers of out. It walks over l in steps
-//            ┌──┬──┬──┬──┐        of 16: all threads fetch a 64×16 piece of a and of b into
-//   64 rows  │  │▓▓│  │  │ a      shared memory, then each of the 16×16 threads adds 16
-//            └──┴──┴──┴──┘        products to each of its 4×4 sums. So a number fetched once
-//             16                  is used 64 times.
+//               l →               A block makes 128×128 numbers of out. It walks over l in steps
+//            ┌──┬──┬──┬──┐        of 8: all threads fetch a 128×8 piece of a and of b into shared
+//  128 rows  │  │▓▓│  │  │ a      memory. Then each of the 16×16 threads adds 8 products to each
+//            └──┴──┴──┴──┘        of its 8×8 sums: rows 4·y … 4·y+3 and 64 further down, columns
+//              8                  likewise. A number fetched once is used 128 times.
 //
-//   grid      (⌈J/64⌉·⌈I/64⌉, 1, parts) blocks of 256 threads. Where the tiles are too few for the
-//             GPU, l is cut into parts; each writes sums of its own, which epilogue_kernel adds.
-//   shared    2·16·(64+4) floats: 8.5 KB. A row of 68 keeps the 4 numbers of a thread aligned, and
-//             threads that write neighbouring l fall into other banks.
+//   grid      (tiles, 1, parts) blocks of 256 threads. If out has at most 64 rows or columns, a
+//   tile
+//             has 64 of them and a thread 4. If the tiles are too few for the GPU, l is cut into
+//             parts; each writes its own sums, which epilogue_kernel adds.
+//   shared    2·8·(128+4) floats: 8.4 KB. A step along l reads 16 numbers, four at a time, for 64
+//             multiply-adds. A row of 132 keeps them aligned, and threads that write neighbouring
+//             l fall into other banks.
 //   numbers   floats; bf16 are for tensor cores (tensor_gemm.cuh)
-//   bytes     4·L·(I·⌈J/64⌉ + J·⌈I/64⌉) read, from the L2 cache mostly; 4·I·J written. Bound by
-//             arithmetic on the fp32 units, and by the fetching of shared memory.
+//   bytes     4·L·(I·⌈J/128⌉ + J·⌈I/128⌉) read, from the L2 cache mostly; 4·I·J written. Bound by
+//             arithmetic on the fp32 units: 64 independent sums hide their latency.
 //   order     l rises within a part, parts are added in order: the same bits on every run.
 //   moments   where statistics of the columns are wanted (moments.cuh), the tiles' shared memory is
-//             used for them at the end; 12·⌈I/64⌉·J bytes written.
+//             used for them at the end; 12·⌈I/128⌉·J bytes written.
 //
 // An operand says what its rows and its depth mean, and finds numbers. Each meaning is worked out
 // once for several numbers, since an index of a convolution costs more than a product:
 //   static constexpr bool kDepthFast   neighbours along l are neighbours in memory (else: along i)
 //   static constexpr bool kTable       the meaning of the slow index is worth a table
-//   Number                             what it holds: float or bf16
+//   Element                            what it holds: float or bf16
 //   Row row(int i) / Depth depth(int l)
 //   void advance(Depth&, int l, int step)   makes depth(l) of depth(l − step)
-//   Found<Number> find(Row, Depth)     a number outside of the operand counts as 0
+//   Found<Element> find(Row, Depth)     a number outside of the operand counts as 0
 #pragma once
 
 #include <algorithm>
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/moments.cuh"
-#include "kernels/cuda/numbers.h"
 #include "kernels/cuda/pixel.cuh"
 
 namespace convoy::CONVOY_DEVICE {
 
-constexpr int kTile = 64, kDepthStep = 16, kTilePad = 4, kProductThreads = 256;
+constexpr int kTile = 128, kDepthStep = 8, kTilePad = 4, kProductThreads = 256;
 
 // The pixels of dx that a product of rows 0, 1, … makes: all, or each `stride`th one of an image's
 // rows and columns, from the first on.
@@ -118,7 +121,7 @@ struct Found {
 // A matrix of `rows` × `depth` numbers with steps of 1 along the one and `stride` along the other.
 template <bool DepthFast, class T>
 struct Matrix {
-    using Number = T;
+    using Element = T;
     static constexpr bool kDepthFast = DepthFast, kTable = false;
     const T* data;
     int rows, depths, stride;
@@ -134,22 +137,22 @@ struct Matrix {
     }
 };
 
-// Fetches the 64×16 piece of an operand at (first row, l) into tile[depth][row].
-template <class Operand>
+// Fetches the piece of an operand of kRows rows at (first row, l) into tile[depth][row].
+template <class Operand, int kRows>
 class TileFetch {
  public:
-    // Threads along the fast direction read neighbours. 256 threads fetch 4 numbers each.
+    // Threads along the fast direction read neighbours.
     static constexpr bool kDepthFast = Operand::kDepthFast;
-    static constexpr int kEach = kTile * kDepthStep / kProductThreads;
+    static constexpr int kEach = kRows * kDepthStep / kProductThreads;
 
     __device__ TileFetch(const Operand& operand, int first_row, int thread)
         : operand_(operand),
-          row_(kDepthFast ? thread / kDepthStep : thread % kTile),
-          depth_(kDepthFast ? thread % kDepthStep : thread / kTile) {
+          row_(kDepthFast ? thread / kDepthStep : thread % kRows),
+          depth_(kDepthFast ? thread % kDepthStep : thread / kRows) {
         for (int e = 0; e < kEach; ++e)
             if (kDepthFast || e == 0) rows_[e] = operand.row(first_row + row_ + e * kRowStep);
     }
-    __device__ void fetch(int l, int end, float (&tile)[kDepthStep][kTile + kTilePad]) const {
+    __device__ void fetch(int l, int end, float (*tile)[kRows + kTilePad]) const {
         if constexpr (kDepthFast) {
             const auto depth = operand_.depth(l + depth_);
             for (int e = 0; e < kEach; ++e)
@@ -166,7 +169,7 @@ class TileFetch {
 
  private:
     static constexpr int kRowStep = kProductThreads / kDepthStep;
-    static constexpr int kDepthsApart = kProductThreads / kTile;
+    static constexpr int kDepthsApart = kProductThreads / kRows;
     static __device__ float value(Found<float> found) { return found.there ? *found.at : 0.0f; }
 
     const Operand& operand_;
@@ -181,50 +184,67 @@ struct Place {
     __device__ Place(int tile, int columns) : row(tile / columns), column(tile % columns) {}
 };
 
-template <class A, class B, class F>
+// The rows (or columns) of a thread's sums in a tile: 4 from `first` on, and 4 that are 64 further.
+__device__ __forceinline__ int tile_index(int first, int e) { return first + e % 4 + e / 4 * 64; }
+template <int kCount>
+__device__ __forceinline__ void read_fours(const float* row, int first, float (&to)[kCount]) {
+#pragma unroll
+    for (int e = 0; e < kCount; e += 4) {
+        const float4 four = *reinterpret_cast<const float4*>(row + tile_index(first, e));
+        to[e] = four.x, to[e + 1] = four.y, to[e + 2] = four.z, to[e + 3] = four.w;
+    }
+}
+
+template <int kRows, int kColumns, class A, class B, class F>
 __global__ void __launch_bounds__(kProductThreads)
     product_kernel(A a, B b, int I, int J, int L, int part_depth, float* parts, F epilogue) {
-    __shared__ __align__(16) float a_tile[kDepthStep][kTile + kTilePad];
-    __shared__ __align__(16) float b_tile[kDepthStep][kTile + kTilePad];
-    const Place at(blockIdx.x, ceil_div(J, kTile));
-    const int thread = threadIdx.x, i0 = at.row * kTile, j0 = at.column * kTile;
-    const TileFetch<A> fetch_a(a, i0, thread);
-    const TileFetch<B> fetch_b(b, j0, thread);
+    // Statistics need room for the sums of 16 threads in a column.
+    constexpr int kRoom = F::kMoments ? 16 : kDepthStep, kU = kRows / 16, kV = kColumns / 16;
+    __shared__ __align__(16) float a_tile[kRoom][kRows + kTilePad];
+    __shared__ __align__(16) float b_tile[kRoom][kColumns + kTilePad];
+    const Place at(blockIdx.x, ceil_div(J, kColumns));
+    const int thread = threadIdx.x, i0 = at.row * kRows, j0 = at.column * kColumns;
+    const TileFetch<A, kRows> fetch_a(a, i0, thread);
+    const TileFetch<B, kColumns> fetch_b(b, j0, thread);
     const int begin = blockIdx.z * part_depth, end = min(L, begin + part_depth);
-    const int i = thread / 16 * 4, j = thread % 16 * 4;  // of the thread's 4×4 sums in the tile
+    const int i = thread / 16 * 4, j = thread % 16 * 4;  // of the thread's first sum in the tile
 
-    float sums[4][4] = {};
+    float sums[kU][kV] = {};
     for (int l = begin; l < end; l += kDepthStep) {
         fetch_a.fetch(l, end, a_tile);
         fetch_b.fetch(l, end, b_tile);
         __syncthreads();  // both pieces are there
+#pragma unroll
         for (int d = 0; d < kDepthStep; ++d) {
-            const float4 x = *reinterpret_cast<const float4*>(&a_tile[d][i]);
-            const float4 y = *reinterpret_cast<const float4*>(&b_tile[d][j]);
-            const float xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
+            float x[kU], y[kV];
+            read_fours(a_tile[d], i, x);
+            read_fours(b_tile[d], j, y);
 #pragma unroll
-            for (int u = 0; u < 4; ++u)
+            for (int u = 0; u < kU; ++u)
 #pragma unroll
-                for (int v = 0; v < 4; ++v) sums[u][v] += xs[u] * ys[v];
+                for (int v = 0; v < kV; ++v) sums[u][v] += x[u] * y[v];
         }
         __syncthreads();  // all have read; the next pieces may be stored
     }
-    for (int u = 0; u < 4; ++u)
-        for (int v = 0; v < 4; ++v) {
-            const int row = i0 + i + u, column = j0 + j + v;
+#pragma unroll
+    for (int u = 0; u < kU; ++u)
+#pragma unroll
+        for (int v = 0; v < kV; ++v) {
+            const int row = i0 + tile_index(i, u), column = j0 + tile_index(j, v);
             if (row >= I || column >= J) continue;
             if (parts)
                 parts[(size_t(blockIdx.z) * I + row) * J + column] = sums[u][v];
             else
                 epilogue(row, column, J, sums[u][v]);
         }
-    static_assert(sizeof a_tile >= 16 * (kTile + 4) * sizeof(float), "the sums of 16 threads");
-    if constexpr (F::kMoments)
+    if constexpr (F::kMoments) {
+        static_assert(kRows == kTile, "a strip is a tile");
         if (epilogue.strips.pieces && !parts)
-            tile_moments<4, 4, 16, kTile>(
+            tile_moments<kU, kV, 16, kColumns>(
                 epilogue.strips, at.row, j0, thread / 16, a_tile[0], b_tile[0],
-                [&](int r, int c) { return sums[r][c]; }, [&](int r) { return i + r; },
-                [&](int c) { return j + c; });
+                [&](int r, int c) { return sums[r][c]; }, [&](int r) { return tile_index(i, r); },
+                [&](int c) { return tile_index(j, c); });
+    }
 }
 
 // Adds the parts of each sum in order.
@@ -277,12 +297,21 @@ template <class A, class B, class F>
 bool multiply(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& epilogue,
               DeviceMemory& memory, cudaStream_t stream) {
     if (I == 0 || J == 0) return true;
-    const int64_t tiles = int64_t(ceil_div(I, kTile)) * ceil_div(J, kTile);
-    const Parts parts(I, J, L, tiles, 512, kDepthStep, memory);
-    product_kernel<A, B, F><<<dim3(tiles, 1, parts.count), kProductThreads, 0, stream>>>(
-        a, b, int(I), int(J), int(L), parts.depth, parts.sums, epilogue);
-    CUDA_LAUNCHED();
-    return parts.add(I, J, epilogue, stream);
+    const auto launch = [&](auto rows, auto columns) {
+        constexpr int kRows = decltype(rows)::value, kColumns = decltype(columns)::value;
+        const int64_t tiles = int64_t(ceil_div(I, kRows)) * ceil_div(J, kColumns);
+        const Parts parts(I, J, L, tiles, 512, kDepthStep, memory);
+        product_kernel<kRows, kColumns, A, B, F>
+            <<<dim3(tiles, 1, parts.count), kProductThreads, 0, stream>>>(
+                a, b, int(I), int(J), int(L), parts.depth, parts.sums, epilogue);
+        CUDA_LAUNCHED();
+        return parts.add(I, J, epilogue, stream);
+    };
+    constexpr std::integral_constant<int, kTile> kWhole;
+    constexpr std::integral_constant<int, kTile / 2> kHalf;
+    if constexpr (!F::kMoments)
+        if (I <= kHalf) return J <= kHalf ? launch(kHalf, kHalf) : launch(kHalf, kWhole);
+    return J <= kHalf ? launch(kWhole, kHalf) : launch(kWhole, kWhole);
 }
 
 }  // namespace convoy::CONVOY_DEVICE

@@ -40,12 +40,13 @@ void CudaBackend::linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y
         return conv2d(as_pixels(x), w, b, Window::square(1), relu, y, nullptr);
     with_type(y.type, [&](auto type) {
         using T = decltype(type);
-        const Epilogue<T> epilogue{numbers<T>(y), b, relu};
+        const Epilogue<T> epilogue{elements<T>(y), b, relu};
         if (cublas_)
             return multiply_cublas(*cublas_, precision_, {x, true, C}, {w, true, C}, N, K, C, y,
                                    epilogue, memory_, stream_);
-        multiply(Matrix<true, float>{x.floats(), N, C, C}, Matrix<true, float>{w.floats(), K, C, C},
-                 N, K, C, epilogue, memory_, stream_);
+        if constexpr (std::is_same_v<T, float>)
+            multiply(Matrix<true, float>{x.floats(), N, C, C},
+                     Matrix<true, float>{w.floats(), K, C, C}, N, K, C, epilogue, memory_, stream_);
     });
 }
 
@@ -57,12 +58,14 @@ void CudaBackend::linear_grad_x(Tensor dy, Tensor w, Tensor mask, Tensor dx) {
         return conv2d_grad_x(dy, w, Window::square(1), mask, as_pixels(dx));
     with_type(dx.type, [&](auto type) {
         using T = decltype(type);
-        const Epilogue<T> epilogue{numbers<T>(dx), nullptr, false, numbers<T>(mask)};
+        const Epilogue<T> epilogue{elements<T>(dx), nullptr, false, elements<T>(mask)};
         if (cublas_)
             return multiply_cublas(*cublas_, precision_, {dy, true, K}, {w, false, C}, N, C, K, dx,
                                    epilogue, memory_, stream_);
-        multiply(Matrix<true, float>{dy.floats(), N, K, K},
-                 Matrix<false, float>{w.floats(), C, K, C}, N, C, K, epilogue, memory_, stream_);
+        if constexpr (std::is_same_v<T, float>)
+            multiply(Matrix<true, float>{dy.floats(), N, K, K},
+                     Matrix<false, float>{w.floats(), C, K, C}, N, C, K, epilogue, memory_,
+                     stream_);
     });
 }
 

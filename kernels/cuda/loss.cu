@@ -9,7 +9,7 @@
 //   order   lanes first, then a tree over the warp (shuffles); over images, a tree over 256
 //           partial sums. All in double: it is little work, and people compare losses.
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/numbers.h"
+#include "kernels/cuda/elements.h"
 #include "kernels/shapes.h"
 
 namespace convoy::CONVOY_DEVICE {
@@ -113,7 +113,7 @@ void CudaBackend::softmax_cross_entropy(Tensor logits, std::span<const int32_t> 
         using T = decltype(type);
         cross_entropy_kernel<T><<<ceil_div(N, kWarps), dim3(32, kWarps), 0, stream_>>>(
             logits.floats(), labels_there, second_there, parts_there, N, C, whole, spread,
-            numbers<T>(dlogits), losses, ranks);
+            elements<T>(dlogits), losses, ranks);
         CUDA_LAUNCHED();
     });
     loss_sums_kernel<<<1, 256, 0, stream_>>>(losses, ranks, N, sums);

@@ -175,7 +175,7 @@ void CudaBackend::moments(Tensor x, const Moments& to) {
     const unsigned count = ceil_div(rows, height);
     with_columns({x}, count, [&](auto type, auto wide, dim3 grid, dim3 block) {
         using T = decltype(type);
-        strips_kernel<T, wide()><<<grid, block, 0, stream_>>>(numbers<T>(x), strips);
+        strips_kernel<T, wide()><<<grid, block, 0, stream_>>>(elements<T>(x), strips);
         CUDA_LAUNCHED();
     });
     finish_moments(x, strips, to);

@@ -16,7 +16,7 @@
 //   place    0   │1  │2  │   3   │  4│5│6             is a new place for each.
 #pragma once
 
-#include "kernels/cuda/numbers.h"
+#include "kernels/cuda/elements.h"
 
 namespace convoy::CONVOY_DEVICE {
 

@@ -11,7 +11,7 @@
 //           written once; argmax a byte a number. Bound by memory.
 //   order   rows, then columns of the window; gradients gather, so the order of sums is fixed.
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/numbers.h"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/pixel.cuh"
 #include "kernels/shapes.h"
 
@@ -134,7 +134,7 @@ void CudaBackend::max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) {
         using T = decltype(type);
         const Pixels packs(y.shape(), wide());
         max_pool_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
-            numbers<T>(x), x.shape(), window, numbers<T>(y), packs, argmax);
+            elements<T>(x), x.shape(), window, elements<T>(y), packs, argmax);
         CUDA_LAUNCHED();
     });
 }
@@ -147,7 +147,7 @@ void CudaBackend::max_pool_grad(Tensor dy, const uint8_t* argmax, Window window,
         using T = decltype(type);
         const Pixels packs(dx.shape(), wide());
         max_pool_grad_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
-            numbers<T>(dy), argmax, dy.shape(), window, numbers<T>(mask), numbers<T>(dx), packs);
+            elements<T>(dy), argmax, dy.shape(), window, elements<T>(mask), elements<T>(dx), packs);
         CUDA_LAUNCHED();
     });
 }
@@ -160,7 +160,7 @@ void CudaBackend::avg_pool(Tensor x, Tensor y) {
         using T = decltype(type);
         const Pixels packs(y.shape(), wide());
         avg_pool_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
-            numbers<T>(x), x.shape(), numbers<T>(y), packs);
+            elements<T>(x), x.shape(), elements<T>(y), packs);
         CUDA_LAUNCHED();
     });
 }
@@ -171,7 +171,7 @@ void CudaBackend::avg_pool_grad(Tensor dy, Tensor dx) {
         using T = decltype(type);
         const Pixels packs(dx.shape(), wide());
         avg_pool_grad_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
-            numbers<T>(dy), dy.shape(), dy.H, dy.W, numbers<T>(dx), dx.shape(), packs);
+            elements<T>(dy), dy.shape(), dy.H, dy.W, elements<T>(dx), dx.shape(), packs);
         CUDA_LAUNCHED();
     });
 }

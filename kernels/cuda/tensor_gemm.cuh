@@ -80,7 +80,7 @@ struct Swizzle {
 template <class Operand, int kRows>
 class StageFetch {
  public:
-    using T = typename Operand::Number;
+    using T = typename Operand::Element;
     using Row = typename Operand::Row;
     using Depth = typename Operand::Depth;
     static constexpr bool kDepthFast = Operand::kDepthFast;
@@ -282,7 +282,7 @@ constexpr int kBlocksAtOnce = 2;
 template <class A, class B, int kColumns, class F>
 __device__ __forceinline__ void tensor_product(const A& a, const B& b, int I, int J, int L,
                                                int part_depth, float* parts, const F& epilogue) {
-    using T = typename A::Number;
+    using T = typename A::Element;
     using FetchA = StageFetch<A, kTensorRows>;
     using FetchB = StageFetch<B, kColumns>;
     extern __shared__ __align__(128) char shared[];
@@ -383,7 +383,7 @@ bool launch_tensor_product(const A& a, const B& b, int64_t I, int64_t J, int64_t
     constexpr int kBytes = kStages * (kTensorRows + kColumns) * 128;
     const int64_t tiles = int64_t(ceil_div(I, kTensorRows)) * ceil_div(J, kColumns);
     // Two blocks for each of 132 multiprocessors.
-    const Parts parts(I, J, L, tiles, 264, kTensorDepth<typename A::Number>, memory);
+    const Parts parts(I, J, L, tiles, 264, kTensorDepth<typename A::Element>, memory);
     CUDA_CHECK(cudaFuncSetAttribute(tensor_product_kernel<A, B, kColumns, F>,
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
     tensor_product_kernel<A, B, kColumns, F>
@@ -397,7 +397,7 @@ bool launch_tensor_product(const A& a, const B& b, int64_t I, int64_t J, int64_t
 template <class A, class B, class F>
 bool multiply_tensor(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& epilogue,
                      DeviceMemory& memory, cudaStream_t stream) {
-    static_assert(sizeof(typename A::Number) == sizeof(typename B::Number));
+    static_assert(sizeof(typename A::Element) == sizeof(typename B::Element));
     if (I == 0 || J == 0) return true;
     if (J > 64) return launch_tensor_product<128>(a, b, I, J, L, epilogue, memory, stream);
     return launch_tensor_product<64>(a, b, I, J, L, epilogue, memory, stream);

@@ -1,4 +1,4 @@
-// numbers.h — floats or bf16 in memory, always floats in registers.  Twin: kernels/cuda/numbers.h
+// elements.h — floats or bf16 in memory, always floats in registers.  Twin: kernels/cuda/elements.h
 #pragma once
 
 #include "kernels/tensor.h"

@@ -1,4 +1,4 @@
-// numbers.h — numbers that are floats in registers, and floats or bf16 in memory.
+// elements.h — numbers that are floats in registers, and floats or bf16 in memory.
 //
 // Activations are what `--precision` says (CudaBackend::activations); statistics, gradients of
 // weights and sums are floats always. A kernel that handles activations is a template over the type
