@@ -21,7 +21,7 @@ TEST_CASE("probes: wgmma and copies by tensor maps move counted numbers as the P
             file << '\n';
         }
     }
-    const double mma = make_backend("cuda", 0, Precision::kBf16)->measure_peak_gflops();
+    const double mma = make_backend("cuda", {.precision = Precision::kBf16})->measure_peak_gflops();
     MESSAGE("ceilings in bf16, GFLOP/s: mma.sync ", mma, ", wgmma ", cuda::wgmma_peak_gflops());
 }
 
