@@ -80,7 +80,11 @@ TEST_CASE(
         CHECK(rank1.wait(60) == 0);
         return rank0.output();
     };
-    const std::string weights = first + "/latest/model.safetensors";
+    const std::string weights = folder / "weights.safetensors";
+    SafeTensors prefixed;  // a prefix of all names is dropped, with a notice
+    for (const auto& [name, tensor] : read_safetensors(first + "/latest/model.safetensors").tensors)
+        prefixed.tensors["backbone." + name] = tensor;
+    write_safetensors(weights, prefixed);
     const std::string said = start({"finetune",     weights, "--data", folder / "photos",
                                     "--batch",      "8",     "--size", "32",
                                     "--epochs",     "3",     "--ema",  "0.5",
@@ -88,6 +92,9 @@ TEST_CASE(
                                     "--seed",       "5",     "--out",  run});
     CAPTURE(said);
     CHECK(said.find("weights of tiny") != std::string::npos);
+    const size_t told = said.find("'backbone.'");
+    CHECK(told != std::string::npos);
+    CHECK(said.find("'backbone.'", told + 1) == std::string::npos);  // though it is read twice
     CHECK(said.find("all layers train from epoch 2 on") != std::string::npos);
     const auto conv = [](const std::string& file) {
         const SafeTensors all = read_safetensors(file);
