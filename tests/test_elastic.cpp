@@ -639,7 +639,7 @@ TEST_CASE("elastic: a rank is lost and another joins, again and again: nothing p
                std::string::npos;
     };
     for (int i = 0; i < kGenerations && !formed(); ++i) {
-        const Cut killed{.rank = 2, .operation = 20 + 74 * i % (3 * whole.operations), .joins = 1};
+        const Cut killed{.rank = 2, .operation = 20 + 74 * i % (2 * whole.operations), .joins = 1};
         CAPTURE(i);
         const pid_t newcomer = start_rank(folder.path(), 2, port, killed, more);
         int status = 0;

@@ -1,4 +1,7 @@
 // command_finetune.cpp — finetune: trains from the weights in a file, with defaults for that.
+#include <cstdio>
+#include <memory>
+
 #include "src/checkpoint/torch_file.h"
 #include "src/checkpoint/weights.h"
 #include "src/cli/commands.h"
@@ -27,9 +30,11 @@ static int command_finetune(const CommandLine& given, Log& log, const Stop& stop
     }
     if (!given.given.contains("model")) {
         const auto backend = make_backend("cpu");
-        Log quiet;  // the run reads the file once more, and says what it finds
-        quiet.set_quiet(true);
-        config.model = recognised_model(read_weights(config.init, quiet), config.init, *backend);
+        // The run reads the file again, and logs what it leaves out.
+        const std::unique_ptr<std::FILE, int (*)(std::FILE*)> nowhere(std::fopen("/dev/null", "w"),
+                                                                      std::fclose);
+        Log unheard(nowhere.get());
+        config.model = recognised_model(read_weights(config.init, unheard), config.init, *backend);
         log.info(config.init, ": weights of ", config.model);
     }
     // With few epochs at least one of them trains all layers.
