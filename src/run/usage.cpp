@@ -139,11 +139,10 @@ nlohmann::json Usage::tell(int64_t step, const Clocks& clocks, Amounts& spent) {
     read();
     const Config& config = job_.config;
     const auto time = Clock::now();
-    const double seconds = seconds_between(std::exchange(told_, time), time);
+    const double seconds = seconds_between(told_, time);
     const double joules = config.watts > 0 ? config.watts * seconds
                           : rapl_          ? joules_ - told_joules_
                                            : -1;
-    told_joules_ = joules_;
     const Figures all = now(clocks);
     Figures used = all;
     for (int i = 0; i < kFigures; ++i)
@@ -157,6 +156,7 @@ nlohmann::json Usage::tell(int64_t step, const Clocks& clocks, Amounts& spent) {
         ranks.push_back(told[4]);
     }
     spent = total_cost(spending, config.grams_per_kwh);
+    told_ = time, told_joules_ = joules_;  // not before, because the exchange may fail
     if (step == last_step_) return {};
     last_ = all;
     for (nlohmann::json& rank : ranks) {
