@@ -175,6 +175,8 @@ void Membership::leave_ring() {
     status_.begin_again();
     newcomer_waits_ = false;
     state_ = RankState::kJoining;
+    // A newcomer has prepared its data, and has heard nothing meanwhile.
+    if (welcome_.ring.empty()) heard_ = Clock::now();
     in_ring_ = heard_;
     if (open_ && open_->id != welcome_.id) back_to_base();
     incoming_edges_.clear();
