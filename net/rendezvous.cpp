@@ -161,7 +161,8 @@ asio::awaitable<void> Rendezvous::ask(std::vector<tcp::endpoint>& endpoints) {
     try {
         co_await connect(there);
         co_await take_offer();
-    } catch (const Error&) {
+    } catch (const std::exception&) {
+        if (offer_.server < 0 && !offer_.what.empty()) throw;  // that will not change
         options_.newcomer = false;
         throw TryAgain(refused);
     }
