@@ -341,15 +341,16 @@ void ServerSync::meet(Counters& counters) {
     for (size_t i = 0; i < state.size(); ++i)
         gather_slices(i < state_.size() ? state_[i] : std::vector<float>(), state[i]);
     own.bytes = bytes_;
-    all_ = {};
+    Totals all = {};
     for (const auto& bytes : communicator_.allgather(std::as_bytes(std::span(&own, 1)))) {
         ENSURE(bytes.size() == sizeof own, bytes.size(), " bytes");
         std::memcpy(&own, bytes.data(), sizeof own);
-        all_.updates = std::max(all_.updates, own.updates);
-        all_.stale_sum += own.stale_sum, all_.pushes += own.pushes, all_.bytes += own.bytes;
-        all_.stale_max = std::max(all_.stale_max, own.stale_max);
-        all_.ahead_max = std::max(all_.ahead_max, own.ahead_max);
+        all.updates = std::max(all.updates, own.updates);
+        all.stale_sum += own.stale_sum, all.pushes += own.pushes, all.bytes += own.bytes;
+        all.stale_max = std::max(all.stale_max, own.stale_max);
+        all.ahead_max = std::max(all.ahead_max, own.ahead_max);
     }
+    all_ = all;
     for (size_t i = 0; i < state.size(); ++i) std::ranges::copy(state[i], optimizer_.state()[i]);
     optimizer_.steps_done = all_.updates;
     keep_weights();
