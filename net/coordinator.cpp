@@ -428,6 +428,7 @@ void Coordinator::end_part(const std::string& text) {
 
 // The ring of the ranks that are back, in the order that they had.
 void Coordinator::form_again() {
+    cut_off_.reset();  // the others are back, and their part of forming the ring has a limit again
     base_ = std::exchange(ring_, {});
     ++generation_;
     ring_.job = job_, ring_.rules = base_.rules;
