@@ -2,9 +2,10 @@
 // Rank i of m adds up slice i of each chunk, in the order of the ranks:
 //
 //   rank 0                      rank 1                  rank 2              in turn, for chunks of
-//   write x0 of slices 1 2      x1 of slices 0 2        x2 of slices 0 1    256 KB. Of several hosts
-//   add   Σ of slice 0          Σ of slice 1            Σ of slice 2        the first rank alone
-//   take  Σ of slices 1 2       Σ of slices 0 2         Σ of slices 0 1     takes; then its ring sums
+//   write x0 of slices 1 2      x1 of slices 0 2        x2 of slices 0 1    256 KB. Of several
+//   hosts add   Σ of slice 0          Σ of slice 1            Σ of slice 2        the first rank
+//   alone take  Σ of slices 1 2       Σ of slices 0 2         Σ of slices 0 1     takes; then its
+//   ring sums
 //
 //   every rank, in turn:   write c+2 ─ add c+1 ─ take c ─ write c+3 ─ add c+2 ─ take c+1 ─ …
 //

@@ -438,27 +438,16 @@ TEST_CASE("program: a stall leaves a trace of the rank that has the folder, and 
     TempDir folder;
     const std::string coord = cat("127.0.0.1:", free_port());
     Process rank1(folder, "rank1", {"--coord", coord, "--rank", "1", "--threads", "1"});
-    Process rank0(folder, "rank0",
-                  {"--coord",
-                   coord,
-                   "--rank",
-                   "0",
-                   "--world",
-                   "2",
-                   "--threads",
-                   "1",
-                   "--size",
-                   "16",
-                   "--batch",
-                   "8",
-                   "--generated",
-                   "48",
-                   "--epochs",
-                   "100000",
-                   "--out",
-                   folder / "run",
-                   "CONVOY_STALL=0.2",
-                   "CONVOY_PREFLIGHT=off"});
+    Process rank0(folder, "rank0", {"--coord",        coord,
+                                    "--rank",         "0",
+                                    "--world",        "2",
+                                    "--threads",      "1",
+                                    "--size",         "16",
+                                    "--batch",        "8",
+                                    "--generated",    "48",
+                                    "--epochs",       "100000",
+                                    "--out",          folder / "run",
+                                    "CONVOY_STALL=1", "CONVOY_PREFLIGHT=off"});
     REQUIRE(rank0.wait_for("epoch 2/"));
     rank1.kill(SIGSTOP);
     REQUIRE(rank0.wait_for("trace of the last steps of this rank: "));

@@ -158,8 +158,7 @@ Preflight run_preflight(JobSetup& setup) {
         fail(
             "--share auto measures the ranks before training, so it does not go with "
             "CONVOY_PREFLIGHT=off: unset that variable or give the weights, such as --share 2:1");
-    if (setup.world() == 1 || is_off || config.pipeline > 1)
-        return {kDefaultBucketBytes, {}};
+    if (setup.world() == 1 || is_off || config.pipeline > 1) return {kDefaultBucketBytes, {}};
 
     const JobTiming timing = probe(setup.communicator(), shares.weights);
     if (shares.fair) {
