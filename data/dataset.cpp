@@ -43,7 +43,7 @@ Remote remote_of(const DataOptions& options, Log& log) {
     return {{.cache = options.cache, .cache_bytes = options.cache_bytes}, log};
 }
 
-// The classes to use: those that are `there`, or the `wanted` ones in their order.
+// The classes to use: all that are `there`, or only the `wanted` ones, in the order of `wanted`.
 Names choose_classes(const Names& there, const Names& wanted, const std::string& where, bool part) {
     if (const std::string* other = first_not_in(wanted, there); other && !part)
         fail("no class '", *other, "' in ", where, "; there are: ", listed(there));
@@ -142,7 +142,7 @@ SourcePtr open_listing(const Listing& listing, const Names& classes, const DataO
     return source;
 }
 
-// known: the classes of training. Those that --classes leaves out are left out here too.
+// known: the classes of training. Classes that --classes excludes are excluded here too.
 SourcePtr open_validation(const Listing& listing, const Names& known, const Names& classes,
                           const DataOptions& options, Log& log) {
     if (const std::string* other = first_not_in(listing.known, known))

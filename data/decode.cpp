@@ -173,8 +173,8 @@ ImageSize size_of(Bytes bytes, std::string_view format) {
     return pnm_header(bytes).size;
 }
 
-// Whether bytes are missing in formats whose header gives the size: uncompressed BMP, a PNM of
-// bits.
+// Whether pixels are missing at the end of an uncompressed BMP or a PBM (P4). The header of these
+// formats gives the number of bytes.
 bool is_truncated(Bytes bytes, ImageSize size) {
     int64_t begin = 0, bits = 0,
             unit = 8;  // pixels begin here; bits per pixel; rows are whole units

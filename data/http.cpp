@@ -115,8 +115,8 @@ Location locate_s3(const std::string& text, const Variable& variable) {
     return location;
 }
 
-// The file of certificates to trust: that of the user, or that of most systems, because the libcurl
-// of a static binary has none built in.
+// The file of trusted certificates: SSL_CERT_FILE, or else the usual path of the system. The
+// libcurl of a static binary knows no path of its own.
 const char* certificates() {
     if (const char* named = std::getenv("SSL_CERT_FILE"); named && *named) return named;
     for (const char* file :
