@@ -315,7 +315,7 @@ std::map<std::string, std::string> settings_beside(const std::string& model_file
 
 std::string find_model_file(const std::string& path, Log& log) {
     if (path.empty()) fail("give --from: a run folder, a checkpoint or a .safetensors file");
-    if (!fs::exists(path)) fail("--from: there is no ", path, "; check the path");
+    if (!fs::exists(path)) fail("--from: there is no file or folder ", path, "; check the path");
     const fs::path folder = pointed(path);
     if (!fs::is_directory(folder)) return folder;
     if (fs::exists(folder / kFiles[0])) return folder / kFiles[0];
