@@ -32,9 +32,9 @@ void cmyk_to_rgb(const uint8_t* cmyk, int W, uint8_t* rgb) {
         }
 }
 
-// Whether an end-of-image marker follows the last scan. The search goes from marker to marker, as in
-// libjpeg: it skips each segment by its length. It ignores data after the end of the image, such as
-// the film of a motion photo.
+// Whether an end-of-image marker follows the last scan. The search goes from marker to marker, as
+// in libjpeg: it skips each segment by its length. It ignores data after the end of the image, such
+// as the film of a motion photo.
 bool has_end(std::span<const uint8_t> bytes) {
     for (size_t at = 2; at + 1 < bytes.size();) {
         const uint8_t marker = bytes[at + 1];
