@@ -158,7 +158,8 @@ void take_option(Line& line, const std::string& option, LayerText& layer) {
     } else {
         layer.init = LayerText::InitRule::kNormal;
         layer.deviation = line.take_float(
-            option, "he, he_in, uniform, whiten, or the deviation of a normal distribution (0.01)", 1000);
+            option, "he, he_in, uniform, whiten, or the deviation of a normal distribution (0.01)",
+            1000);
     }
 }
 
