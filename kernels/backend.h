@@ -17,7 +17,9 @@
 // "Cost" counts a multiply-add as two operations, and the numbers read from or written to memory.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -54,6 +56,21 @@ struct Rectifier {
         kElu,        // x < 0 ? slope·(eˣ − 1) : x
     } kind = kRelu;
     float slope = 0;  // not negative
+};
+
+// The activation that batch norm applies to its output: min(most, max(0, ·)).
+struct Clamp {
+    float most = 0;  // infinity: relu; 6: relu6; 0: no activation
+
+    constexpr Clamp() = default;
+    template <std::same_as<bool> Bool>
+    constexpr Clamp(Bool relu) : most(relu ? std::numeric_limits<float>::infinity() : 0) {}
+    static constexpr Clamp at(float most) {
+        Clamp clamp;
+        clamp.most = most;
+        return clamp;
+    }
+    constexpr explicit operator bool() const { return most > 0; }
 };
 
 // Batch norm takes its statistics over groups of images. Group g is images [bounds[g], bounds[g+1])
@@ -215,25 +232,25 @@ class Backend {
     //   mean_rstd from moments(x) for the same groups; x, y, residual N×H×W×C. y may be x or
     //   residual; batch_norm_grad then has no x to read.      Cost 1 read of x, 1 write of y.
     virtual void batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd,
-                            const float* gamma, const float* beta, Tensor residual, bool relu,
+                            const float* gamma, const float* beta, Tensor residual, Clamp act,
                             Tensor y) = 0;
 
-    // With dz = dy, or if relu: dz = dy where y > 0, else 0; and x̂ = (x − mean)·rstd:
+    // With dz = dy, or with act: dz = dy where 0 < y < most, else 0; and x̂ = (x − mean)·rstd:
     //   dgamma += Σ dz·x̂     dbeta += Σ dz     (each may be null: frozen)
     //   dx = gamma·rstd·(dz − mean_g(dz) − x̂·mean_g(dz·x̂))    mean_g over the M values of the group
     //   dresidual = dz                                          (skipped if null; may be dy)
-    //   y is read only if relu. dx may be dy, unless dresidual is dy.
+    //   y is read only with act. dx may be dy, unless dresidual is dy.
     virtual void batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups,
-                                 const float* gamma, bool relu, const float* mean_rstd, Tensor dx,
+                                 const float* gamma, Clamp act, const float* mean_rstd, Tensor dx,
                                  Tensor dresidual, float* dgamma, float* dbeta) = 0;
 
     // y = act(gamma·(x − mean)/√(var + eps) + beta + residual): batch_norm with fixed statistics.
     virtual void batch_norm_eval(Tensor x, const float* gamma, const float* beta, const float* mean,
-                                 const float* var, Tensor residual, bool relu, float eps,
+                                 const float* var, Tensor residual, Clamp act, float eps,
                                  Tensor y) = 0;
     // dx = dz·gamma/√(var + eps), dz and dresidual as in batch_norm_grad; for frozen layers.
     virtual void batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, const float* var,
-                                      bool relu, float eps, Tensor dx, Tensor dresidual) = 0;
+                                      Clamp act, float eps, Tensor dx, Tensor dresidual) = 0;
 
     // ---- elementwise and pooling -----------------------------------------------------------
 

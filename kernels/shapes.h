@@ -91,17 +91,17 @@ inline void check_batch_norm(Tensor x, Tensor residual, Tensor y) {
     if (residual) check_same("x", x, "residual", residual);
 }
 
-inline void check_batch_norm_eval_grad(Tensor y, Tensor dy, bool relu, Tensor dx,
+inline void check_batch_norm_eval_grad(Tensor y, Tensor dy, Clamp act, Tensor dx,
                                        Tensor dresidual) {
     check_same("dx", dx, "dy", dy);
-    if (relu) check_same("y", y, "dy", dy);
+    if (act) check_same("y", y, "dy", dy);
     if (dresidual) check_same("dresidual", dresidual, "dy", dy);
 }
 
-inline void check_batch_norm_grad(Tensor x, Tensor y, Tensor dy, bool relu, Tensor dx,
+inline void check_batch_norm_grad(Tensor x, Tensor y, Tensor dy, Clamp act, Tensor dx,
                                   Tensor dresidual) {
     check_same("x", x, "dy", dy);
-    check_batch_norm_eval_grad(y, dy, relu, dx, dresidual);
+    check_batch_norm_eval_grad(y, dy, act, dx, dresidual);
     ENSURE(dx.data != dy.data || dresidual.data != dy.data || !dy.data,
            "dx and dresidual are both dy");
 }

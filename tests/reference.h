@@ -2,6 +2,7 @@
 // vectors of double with a Shape, in NHWC and KRSC.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -121,7 +122,7 @@ struct Normed {
 
 inline Normed batch_norm(const Array& x, const std::vector<int>& bounds,
                          const std::vector<float>& gamma, const std::vector<float>& beta,
-                         const std::vector<float>& residual, bool relu, double eps) {
+                         const std::vector<float>& residual, Clamp act, double eps) {
     const int C = x.shape.C, image = x.shape.H * x.shape.W, G = int(bounds.size()) - 1;
     Normed out{std::vector<double>(size_t(G) * C), std::vector<double>(size_t(G) * C),
                std::vector<double>(2 * C, 0.0), Array(x.shape), Array(x.shape)};
@@ -143,7 +144,7 @@ inline Normed batch_norm(const Array& x, const std::vector<int>& bounds,
                 out.xhat.v[at] = (x.v[at] - mean) * rstd;
                 double y = gamma[c] * out.xhat.v[at] + beta[c];
                 if (!residual.empty()) y += residual[at];
-                out.y.v[at] = relu ? std::max(0.0, y) : y;
+                out.y.v[at] = act ? std::clamp(y, 0.0, double(act.most)) : y;
             }
         }
     return out;

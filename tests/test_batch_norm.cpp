@@ -28,10 +28,10 @@ double tolerance_of(const Case& c) { return sum_tolerance(32, c.x.N * c.x.H * c.
 
 // Both passes of batch norm in training, one after the other.
 void normalise(Backend& backend, Tensor x, GroupBounds groups, const float* gamma,
-               const float* beta, Tensor residual, bool relu, float eps, Tensor y, float* mean_rstd,
+               const float* beta, Tensor residual, Clamp act, float eps, Tensor y, float* mean_rstd,
                float* sums) {
     backend.moments(x, {groups, eps, mean_rstd, sums});
-    backend.batch_norm(x, groups, mean_rstd, gamma, beta, residual, relu, y);
+    backend.batch_norm(x, groups, mean_rstd, gamma, beta, residual, act, y);
 }
 
 struct Problem {
@@ -44,19 +44,23 @@ struct Problem {
     std::vector<float> x, gamma, beta, residual, dy;
 };
 
+// No activation, relu, and one with an upper end that many outputs reach.
+constexpr Clamp kActs[] = {false, true, Clamp::at(0.25f)};
+
 // Output, statistics and sums.
 void check_forward(Backend& backend, Precision precision) {
     for (const Case& c : kCases) {
         CAPTURE(c.x.text());
         Problem p(c, precision);
         const int C = c.x.C, G = int(c.bounds.size()) - 1;
-        for (bool full : {false, true}) {
+        for (const Clamp act : kActs) {
+            const bool full = bool(act);
             const auto want =
                 reference::batch_norm({c.x, p.x}, c.bounds, p.gamma, p.beta,
-                                      full ? p.residual : std::vector<float>{}, full, kEps);
+                                      full ? p.residual : std::vector<float>{}, act, kEps);
             Guarded y(c.x.elems()), mean_rstd(size_t(2) * G * C), sums(size_t(2) * C, 0.5f);
             normalise(backend, view(p.x, c.x), c.bounds, p.gamma.data(), p.beta.data(),
-                      full ? view(p.residual, c.x) : Tensor{}, full, kEps, view(y, c.x),
+                      full ? view(p.residual, c.x) : Tensor{}, act, kEps, view(y, c.x),
                       mean_rstd.data(), sums.data());
             check_stored(y.span(), want.y.v, tolerance_of(c), precision, "batch_norm");
             auto want_sums = want.sums;
@@ -81,17 +85,18 @@ void check_grad(Backend& backend, Precision precision) {
         CAPTURE(c.x.text());
         Problem p(c, precision);
         const int C = c.x.C, G = int(c.bounds.size()) - 1, image = c.x.H * c.x.W;
-        for (bool full : {false, true}) {
+        for (const Clamp act : kActs) {
+            const bool full = bool(act);
             const auto made =
                 reference::batch_norm({c.x, p.x}, c.bounds, p.gamma, p.beta,
-                                      full ? p.residual : std::vector<float>{}, full, kEps);
+                                      full ? p.residual : std::vector<float>{}, act, kEps);
             const std::vector<float> exact(made.y.v.begin(), made.y.v.end());
             std::vector<float> y = rounded(exact, precision);
             std::vector<float> mean_rstd(size_t(2) * G * C);
             std::vector<double> dz(p.dy.begin(), p.dy.end()), want(dz.size());
             std::vector<double> want_dgamma(C, 0.25), want_dbeta(C, 0.25);
             for (size_t i = 0; i < dz.size(); ++i)
-                if (full && y[i] <= 0) dz[i] = 0;
+                if (full && (y[i] <= 0 || y[i] >= act.most)) dz[i] = 0;
             double steepest = 0;
             for (int g = 0; g < G; ++g)
                 for (int ch = 0; ch < C; ++ch) {
@@ -115,7 +120,7 @@ void check_grad(Backend& backend, Precision precision) {
             const double tolerance = sum_tolerance(32, std::max(1.0, steepest));
             Guarded dx(c.x.elems()), dres(c.x.elems()), dgamma(C, 0.25f), dbeta(C, 0.25f);
             backend.batch_norm_grad(view(p.x, c.x), view(y, c.x), view(p.dy, c.x), c.bounds,
-                                    p.gamma.data(), full, mean_rstd.data(), view(dx, c.x),
+                                    p.gamma.data(), act, mean_rstd.data(), view(dx, c.x),
                                     full ? view(dres, c.x) : Tensor{}, dgamma.data(), dbeta.data());
             check_stored(dx.span(), want, tolerance, precision, "batch_norm_grad");
             if (full) CHECK_CLOSE(dres.span(), dz, 0.0);
@@ -125,7 +130,7 @@ void check_grad(Backend& backend, Precision precision) {
 
             std::vector<float> dy = p.dy;  // in place, and frozen gamma and beta
             backend.batch_norm_grad(view(p.x, c.x), view(y, c.x), view(dy, c.x), c.bounds,
-                                    p.gamma.data(), full, mean_rstd.data(), view(dy, c.x), nullptr,
+                                    p.gamma.data(), act, mean_rstd.data(), view(dy, c.x), nullptr,
                                     nullptr, nullptr);
             CHECK(dy == std::vector<float>(dx));
         }
@@ -137,21 +142,22 @@ void check_eval(Backend& backend, Precision precision) {
     Problem p({shape, {0, 3}}, precision);
     std::vector<float> mean = random_floats(21, 7), var = random_floats(21, 8);
     for (float& v : var) v = std::abs(v) + 0.1f;
-    for (bool full : {false, true}) {
+    for (const Clamp act : kActs) {
+        const bool full = bool(act);
         Guarded y(shape.elems()), dx(shape.elems()), dres(shape.elems());
         backend.batch_norm_eval(view(p.x, shape), p.gamma.data(), p.beta.data(), mean.data(),
-                                var.data(), full ? view(p.residual, shape) : Tensor{}, full, kEps,
+                                var.data(), full ? view(p.residual, shape) : Tensor{}, act, kEps,
                                 view(y, shape));
         backend.batch_norm_eval_grad(view(y, shape), view(p.dy, shape), p.gamma.data(), var.data(),
-                                     full, kEps, view(dx, shape),
+                                     act, kEps, view(dx, shape),
                                      full ? view(dres, shape) : Tensor{});
         std::vector<double> want(p.x.size()), want_dx(p.x.size()), want_dz(p.x.size());
         for (size_t i = 0; i < want.size(); ++i) {
             const int c = int(i % 21);
             const double scale = p.gamma[c] / std::sqrt(double(var[c]) + kEps);
             want[i] = (double(p.x[i]) - mean[c]) * scale + p.beta[c] + (full ? p.residual[i] : 0);
-            if (full) want[i] = std::max(0.0, want[i]);
-            want_dz[i] = full && y.data()[i] <= 0 ? 0 : p.dy[i];
+            if (full) want[i] = std::clamp(want[i], 0.0, double(act.most));
+            want_dz[i] = full && (y.data()[i] <= 0 || y.data()[i] >= act.most) ? 0 : p.dy[i];
             want_dx[i] = want_dz[i] * scale;
         }
         check_stored(y.span(), want, sum_tolerance(8, 7), precision,

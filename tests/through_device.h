@@ -81,30 +81,30 @@ class ThroughDevice final : public Backend {
         device_->moments(c.in(x), c.out(to, x.C));
     }
     void batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd, const float* gamma,
-                    const float* beta, Tensor residual, bool relu, Tensor y) override {
+                    const float* beta, Tensor residual, Clamp act, Tensor y) override {
         Call c(*this);
         device_->batch_norm(c.in(x), groups, c.in(mean_rstd, kept(groups, x.C)), c.in(gamma, x.C),
-                            c.in(beta, x.C), c.in(residual), relu, c.out(y));
+                            c.in(beta, x.C), c.in(residual), act, c.out(y));
     }
     void batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups, const float* gamma,
-                         bool relu, const float* mean_rstd, Tensor dx, Tensor dresidual,
+                         Clamp act, const float* mean_rstd, Tensor dx, Tensor dresidual,
                          float* dgamma, float* dbeta) override {
         Call c(*this);
-        device_->batch_norm_grad(c.in(x), c.in(y), c.in(dy), groups, c.in(gamma, x.C), relu,
+        device_->batch_norm_grad(c.in(x), c.in(y), c.in(dy), groups, c.in(gamma, x.C), act,
                                  c.in(mean_rstd, kept(groups, x.C)), c.out(dx), c.out(dresidual),
                                  c.out(dgamma, x.C), c.out(dbeta, x.C));
     }
     void batch_norm_eval(Tensor x, const float* gamma, const float* beta, const float* mean,
-                         const float* var, Tensor residual, bool relu, float eps,
+                         const float* var, Tensor residual, Clamp act, float eps,
                          Tensor y) override {
         Call c(*this);
         device_->batch_norm_eval(c.in(x), c.in(gamma, x.C), c.in(beta, x.C), c.in(mean, x.C),
-                                 c.in(var, x.C), c.in(residual), relu, eps, c.out(y));
+                                 c.in(var, x.C), c.in(residual), act, eps, c.out(y));
     }
-    void batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, const float* var, bool relu,
+    void batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, const float* var, Clamp act,
                               float eps, Tensor dx, Tensor dresidual) override {
         Call c(*this);
-        device_->batch_norm_eval_grad(c.in(y), c.in(dy), c.in(gamma, dy.C), c.in(var, dy.C), relu,
+        device_->batch_norm_eval_grad(c.in(y), c.in(dy), c.in(gamma, dy.C), c.in(var, dy.C), act,
                                       eps, c.out(dx), c.out(dresidual));
     }
     void relu(Tensor x, Rectifier f) override {

@@ -11,13 +11,13 @@ namespace convoy {
 namespace {
 
 template <bool Relu, bool Residual, class T>
-void scale_rows(const T* y, const T* dy, T* dx, T* dresidual, int64_t rows, int C,
+void scale_rows(const T* y, float most, const T* dy, T* dx, T* dresidual, int64_t rows, int C,
                 const float* scale) {
     for (int64_t i = 0; i < rows; ++i, dy += C, dx += C) {
 #pragma GCC ivdep
         for (int c = 0; c < C; ++c) {
             const float grad = dy[c];  // an unconditional load, so that the loop is vectorised
-            const float dz = Relu && y[c] <= 0 ? 0.0f : grad;
+            const float dz = Relu && (y[c] <= 0 || y[c] >= most) ? 0.0f : grad;
             dx[c] = scale[c] * dz;
             if (Residual) dresidual[c] = dz;
         }
@@ -29,7 +29,7 @@ void scale_rows(const T* y, const T* dy, T* dx, T* dresidual, int64_t rows, int 
 }  // namespace
 
 void CpuBackend::batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd,
-                            const float* gamma, const float* beta, Tensor residual, bool relu,
+                            const float* gamma, const float* beta, Tensor residual, Clamp act,
                             Tensor y) {
     check_batch_norm(x, residual, y);
     check_groups(x, groups);
@@ -47,16 +47,16 @@ void CpuBackend::batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd
             const Slab& slab = slabs[s];
             const ptrdiff_t at = slab.begin * C;
             cpu_.micro.passes(from).normalise(
-                from + at, other ? other + at : nullptr, relu, to + at, slab.end - slab.begin, C,
-                mean_rstd + size_t(slab.group) * 2 * C, scale + size_t(slab.group) * C, beta);
+                from + at, other ? other + at : nullptr, act.most, to + at, slab.end - slab.begin,
+                C, mean_rstd + size_t(slab.group) * 2 * C, scale + size_t(slab.group) * C, beta);
         });
     });
 }
 
 void CpuBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups,
-                                 const float* gamma, bool relu, const float* mean_rstd, Tensor dx,
+                                 const float* gamma, Clamp act, const float* mean_rstd, Tensor dx,
                                  Tensor dresidual, float* dgamma, float* dbeta) {
-    check_batch_norm_grad(x, y, dy, relu, dx, dresidual);
+    check_batch_norm_grad(x, y, dy, act, dx, dresidual);
     check_groups(x, groups);
     if (x.elems() == 0) return;
     const int C = x.C, G = int(groups.size()) - 1;
@@ -65,16 +65,16 @@ void CpuBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds grou
 
     auto* parts = reinterpret_cast<double*>(cpu_.shared.get(kSlotSums, slabs.size() * 4 * C));
     with_type(x.type, [&]<class T>(T) {
-        const T *in = elements<T>(x), *out = relu ? elements<T>(y) : nullptr,
+        const T *in = elements<T>(x), *out = act ? elements<T>(y) : nullptr,
                 *grad = elements<T>(dy);
         cpu_.pool.for_each(int(slabs.size()), [&](int s, int) {
             const Slab& slab = slabs[s];
             const ptrdiff_t at = slab.begin * C;
             const float* mean = mean_rstd + size_t(slab.group) * 2 * C;
             double* sum = parts + size_t(s) * 2 * C;
-            cpu_.micro.passes(in).gradient_sums(in + at, relu ? out + at : nullptr, grad + at,
-                                                slab.end - slab.begin, C, mean, mean + C, sum,
-                                                sum + C);
+            cpu_.micro.passes(in).gradient_sums(in + at, act ? out + at : nullptr, act.most,
+                                                grad + at, slab.end - slab.begin, C, mean, mean + C,
+                                                sum, sum + C);
         });
     });
 
@@ -101,7 +101,7 @@ void CpuBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds grou
         }
     }
     with_type(x.type, [&]<class T>(T) {
-        const T *in = elements<T>(x), *out = relu ? elements<T>(y) : nullptr,
+        const T *in = elements<T>(x), *out = act ? elements<T>(y) : nullptr,
                 *grad = elements<T>(dy);
         T *to = elements<T>(dx), *other = elements<T>(dresidual);
         cpu_.pool.for_each(int(slabs.size()), [&](int task, int) {
@@ -109,7 +109,7 @@ void CpuBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds grou
             const ptrdiff_t at = slab.begin * C;
             const float* scale = factors + size_t(slab.group) * 3 * C;
             cpu_.micro.passes(in).gradient_rows(
-                in + at, relu ? out + at : nullptr, grad + at, to + at,
+                in + at, act ? out + at : nullptr, act.most, grad + at, to + at,
                 other ? other + at : nullptr, slab.end - slab.begin, C,
                 mean_rstd + size_t(slab.group) * 2 * C, scale, scale + C, scale + 2 * C);
         });
@@ -117,7 +117,7 @@ void CpuBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds grou
 }
 
 void CpuBackend::batch_norm_eval(Tensor x, const float* gamma, const float* beta, const float* mean,
-                                 const float* var, Tensor residual, bool relu, float eps,
+                                 const float* var, Tensor residual, Clamp act, float eps,
                                  Tensor y) {
     check_batch_norm(x, residual, y);
     const int C = x.C;
@@ -128,26 +128,25 @@ void CpuBackend::batch_norm_eval(Tensor x, const float* gamma, const float* beta
         T* to = elements<T>(y);
         cpu_.pool.for_ranges(size_t(x.N) * x.H * x.W, 64, [&](size_t begin, size_t end) {
             cpu_.micro.passes(from).normalise(from + begin * C, other ? other + begin * C : nullptr,
-                                              relu, to + begin * C, int64_t(end - begin), C, mean,
-                                              scale, beta);
+                                              act.most, to + begin * C, int64_t(end - begin), C,
+                                              mean, scale, beta);
         });
     });
 }
 
 void CpuBackend::batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, const float* var,
-                                      bool relu, float eps, Tensor dx, Tensor dresidual) {
-    check_batch_norm_eval_grad(y, dy, relu, dx, dresidual);
+                                      Clamp act, float eps, Tensor dx, Tensor dresidual) {
+    check_batch_norm_eval_grad(y, dy, act, dx, dresidual);
     const int C = dy.C;
     float* scale = cpu_.shared.get(kSlotParts, C);
     for (int c = 0; c < C; ++c) scale[c] = float(gamma[c] / std::sqrt(double(var[c]) + eps));
     with_type(dy.type, [&]<class T>(T) {
-        const auto f = relu
-                           ? (dresidual ? scale_rows<true, true, T> : scale_rows<true, false, T>)
+        const auto f = act ? (dresidual ? scale_rows<true, true, T> : scale_rows<true, false, T>)
                            : (dresidual ? scale_rows<false, true, T> : scale_rows<false, false, T>);
-        const T *out = relu ? elements<T>(y) : nullptr, *grad = elements<T>(dy);
+        const T *out = act ? elements<T>(y) : nullptr, *grad = elements<T>(dy);
         T *to = elements<T>(dx), *other = elements<T>(dresidual);
         cpu_.pool.for_ranges(size_t(dy.N) * dy.H * dy.W, 64, [&](size_t begin, size_t end) {
-            f(relu ? out + begin * C : nullptr, grad + begin * C, to + begin * C,
+            f(act ? out + begin * C : nullptr, act.most, grad + begin * C, to + begin * C,
               other ? other + begin * C : nullptr, int64_t(end - begin), C, scale);
         });
     });

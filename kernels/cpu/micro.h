@@ -98,17 +98,17 @@ template <class T>
 struct Passes {
     // For each channel: the mean, and the sum of squared deviations from it, over rows × C numbers.
     void (*statistics)(const T* x, int64_t rows, int C, double* mean, double* square);
-    // y = act((x − mean)·scale + beta + residual); residual may be null.
-    void (*normalise)(const T* x, const T* residual, bool relu, T* y, int64_t rows, int C,
+    // y = act((x − mean)·scale + beta + residual), act as Clamp; residual may be null.
+    void (*normalise)(const T* x, const T* residual, float most, T* y, int64_t rows, int C,
                       const float* mean, const float* scale, const float* beta);
-    // dz is dy where y > 0, else 0 (or dy everywhere if y is null). Computes
+    // dz is dy where 0 < y < most, else 0 (or dy everywhere if y is null). Computes
     //   Σ dz  and  Σ dz·(x − mean)·rstd
-    void (*gradient_sums)(const T* x, const T* y, const T* dy, int64_t rows, int C,
+    void (*gradient_sums)(const T* x, const T* y, float most, const T* dy, int64_t rows, int C,
                           const float* mean, const float* rstd, double* dz, double* dzx);
     //   dx = scale·(dz − mean_dz − (x − mean)·slope)  and  dresidual = dz, if it is not null
-    void (*gradient_rows)(const T* x, const T* y, const T* dy, T* dx, T* dresidual, int64_t rows,
-                          int C, const float* mean, const float* scale, const float* mean_dz,
-                          const float* slope);
+    void (*gradient_rows)(const T* x, const T* y, float most, const T* dy, T* dx, T* dresidual,
+                          int64_t rows, int C, const float* mean, const float* scale,
+                          const float* mean_dz, const float* slope);
     void (*add)(T* x, const T* y, size_t count);  // x += y
     // to = from, or to += from if add, for the first `channels` of each row.
     void (*copy_rows)(T* to, ptrdiff_t to_step, const T* from, ptrdiff_t from_step, int64_t rows,

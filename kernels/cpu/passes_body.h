@@ -3,25 +3,25 @@ namespace convoy {
 namespace {
 
 template <bool Relu, bool Residual, class T>
-void normalise_rows(const T* x, const T* residual, T* y, int64_t rows, int C, const float* mean,
-                    const float* scale, const float* beta) {
+void normalise_rows(const T* x, const T* residual, float most, T* y, int64_t rows, int C,
+                    const float* mean, const float* scale, const float* beta) {
     for (; rows > 0; --rows, x += C, y += C) {
         over_vectors(C, [&](int c, auto n) {
             Vec v = (get(x + c, n) - get(mean + c, n)) * get(scale + c, n) + get(beta + c, n);
             if (Residual) v += get(residual + c, n);
-            if (Relu) v = v < 0 ? Vec{} : v;  // in this form a NaN stays a NaN
+            if (Relu) v = v < 0 ? Vec{} : v > most ? Vec{} + most : v;  // a NaN stays a NaN
             put(y + c, v, n);
         });
         if (Residual) residual += C;
     }
 }
 template <class T>
-void normalise(const T* x, const T* residual, bool relu, T* y, int64_t rows, int C,
+void normalise(const T* x, const T* residual, float most, T* y, int64_t rows, int C,
                const float* mean, const float* scale, const float* beta) {
     const auto f =
-        relu ? (residual ? normalise_rows<true, true, T> : normalise_rows<true, false, T>)
-             : (residual ? normalise_rows<false, true, T> : normalise_rows<false, false, T>);
-    f(x, residual, y, rows, C, mean, scale, beta);
+        most > 0 ? (residual ? normalise_rows<true, true, T> : normalise_rows<true, false, T>)
+                 : (residual ? normalise_rows<false, true, T> : normalise_rows<false, false, T>);
+    f(x, residual, most, y, rows, C, mean, scale, beta);
 }
 
 // Blocks of rows × channels are summed in floats, then the sums of blocks in double.
@@ -87,9 +87,12 @@ void statistics(const T* x, int64_t rows, int C, double* mean, double* square) {
     });
 }
 
+// dy, or 0 where the activation's output y is at one of its ends.
+inline Vec masked(Vec dy, Vec y, float most) { return (y <= 0) | (y >= most) ? Vec{} : dy; }
+
 template <bool Relu, class T>
-void gradient_sums_of(const T* x, const T* y, const T* dy, int64_t rows, int C, const float* mean,
-                      const float* rstd, double* dz, double* dzx) {
+void gradient_sums_of(const T* x, const T* y, float most, const T* dy, int64_t rows, int C,
+                      const float* mean, const float* rstd, double* dz, double* dzx) {
     for (int c = 0; c < C; ++c) dz[c] = dzx[c] = 0;
     over_blocks(rows, C, [&](int c, int channels, int64_t row, int count) {
         Sums sums;
@@ -97,7 +100,7 @@ void gradient_sums_of(const T* x, const T* y, const T* dy, int64_t rows, int C, 
         add_rows(count, channels, sums, [&](int i, int l, auto n, Vec& a, Vec& b) {
             const ptrdiff_t at = block + ptrdiff_t(i) * C + l;
             Vec grad = get(dy + at, n);
-            if (Relu) grad = get(y + at, n) <= 0 ? Vec{} : grad;
+            if (Relu) grad = masked(grad, get(y + at, n), most);
             a += grad, b += grad * (get(x + at, n) - get(mean + c + l, n));
         });
         for (int l = 0; l < channels; ++l) {
@@ -107,20 +110,20 @@ void gradient_sums_of(const T* x, const T* y, const T* dy, int64_t rows, int C, 
     });
 }
 template <class T>
-void gradient_sums(const T* x, const T* y, const T* dy, int64_t rows, int C, const float* mean,
-                   const float* rstd, double* dz, double* dzx) {
-    (y ? gradient_sums_of<true, T> : gradient_sums_of<false, T>)(x, y, dy, rows, C, mean, rstd, dz,
-                                                                 dzx);
+void gradient_sums(const T* x, const T* y, float most, const T* dy, int64_t rows, int C,
+                   const float* mean, const float* rstd, double* dz, double* dzx) {
+    (y ? gradient_sums_of<true, T> : gradient_sums_of<false, T>)(x, y, most, dy, rows, C, mean,
+                                                                 rstd, dz, dzx);
 }
 
 template <bool Relu, bool Residual, class T>
-void gradient_rows_of(const T* x, const T* y, const T* dy, T* dx, T* dresidual, int64_t rows, int C,
-                      const float* mean, const float* scale, const float* mean_dz,
-                      const float* slope) {
+void gradient_rows_of(const T* x, const T* y, float most, const T* dy, T* dx, T* dresidual,
+                      int64_t rows, int C, const float* mean, const float* scale,
+                      const float* mean_dz, const float* slope) {
     for (; rows > 0; --rows, x += C, dy += C, dx += C) {
         over_vectors(C, [&](int c, auto n) {
             Vec dz = get(dy + c, n);
-            if (Relu) dz = get(y + c, n) <= 0 ? Vec{} : dz;
+            if (Relu) dz = masked(dz, get(y + c, n), most);
             const Vec off = get(x + c, n) - get(mean + c, n);
             put(dx + c, get(scale + c, n) * (dz - get(mean_dz + c, n) - off * get(slope + c, n)),
                 n);
@@ -131,13 +134,13 @@ void gradient_rows_of(const T* x, const T* y, const T* dy, T* dx, T* dresidual, 
     }
 }
 template <class T>
-void gradient_rows(const T* x, const T* y, const T* dy, T* dx, T* dresidual, int64_t rows, int C,
-                   const float* mean, const float* scale, const float* mean_dz,
+void gradient_rows(const T* x, const T* y, float most, const T* dy, T* dx, T* dresidual,
+                   int64_t rows, int C, const float* mean, const float* scale, const float* mean_dz,
                    const float* slope) {
     const auto f =
         y ? (dresidual ? gradient_rows_of<true, true, T> : gradient_rows_of<true, false, T>)
           : (dresidual ? gradient_rows_of<false, true, T> : gradient_rows_of<false, false, T>);
-    f(x, y, dy, dx, dresidual, rows, C, mean, scale, mean_dz, slope);
+    f(x, y, most, dy, dx, dresidual, rows, C, mean, scale, mean_dz, slope);
 }
 
 template <class T>

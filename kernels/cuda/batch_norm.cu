@@ -3,7 +3,7 @@
 //
 //   y    = act(gamma·(x − mean)·rstd + beta + residual)
 //   dx   = gamma·rstd·(dz − mean(dz) − x̂·mean(dz·x̂))
-//          with dz = dy where y > 0, x̂ = (x − mean)·rstd
+//          with dz = dy where 0 < y < most, x̂ = (x − mean)·rstd
 //
 //   rows    a row is a pixel: C numbers. Each group is cut into `parts` slabs of rows.
 //   grid    (⌈C/columns of a block⌉, groups·parts) blocks of 256 threads (moments.cuh). A thread
@@ -58,12 +58,17 @@ struct Channels {
     }
     __device__ float operator[](int e) const { return at[e]; }
 };
-// dy, or 0 where the relu's output y is not above 0.
+// dy, or 0 where the activation's output y is at one of its ends.
 template <int kWide, class T>
-__device__ __forceinline__ void load_dz(float (&dz)[kWide], const T* y, const T* dy, bool relu,
+__device__ __forceinline__ void load_dz(float (&dz)[kWide], const T* y, const T* dy, Clamp act,
                                         int64_t at) {
     load_pack(dz, dy + at);
-    if (relu) mask_pack(dz, y + at);
+    if (!act) return;
+    float out[kWide];
+    load_pack(out, y + at);
+#pragma unroll
+    for (int e = 0; e < kWide; ++e)
+        if (out[e] <= 0 || out[e] >= act.most) dz[e] = 0;
 }
 
 // y = act((x − center)·scale + shift + residual) in rows [begin, end), from channel c on. y may be
@@ -71,7 +76,7 @@ __device__ __forceinline__ void load_dz(float (&dz)[kWide], const T* y, const T*
 template <int kWide, class T, class A, class B, class D>
 __device__ __forceinline__ void normalise(const T* x, const T* residual, T* y, int C, int c,
                                           int64_t begin, int64_t end, const A& center,
-                                          const B& scale, const D& shift, bool relu) {
+                                          const B& scale, const D& shift, Clamp act) {
     for (int64_t row = begin + threadIdx.y; row < end; row += blockDim.y) {
         float v[kWide], addend[kWide] = {};
         load_pack(v, x + row * C + c);
@@ -80,7 +85,7 @@ __device__ __forceinline__ void normalise(const T* x, const T* residual, T* y, i
         for (int e = 0; e < kWide; ++e) {
             v[e] = (v[e] - center[e]) * scale[e] + shift[e];
             if (residual) v[e] += addend[e];
-            if (relu && v[e] < 0) v[e] = 0;
+            if (act) v[e] = v[e] < 0 ? 0 : v[e] > act.most ? act.most : v[e];
         }
         store_pack(y + row * C + c, v);
     }
@@ -88,7 +93,7 @@ __device__ __forceinline__ void normalise(const T* x, const T* residual, T* y, i
 
 template <class T, int kWide>
 __global__ void normalise_kernel(const T* x, Slabs slabs, const float* __restrict__ gamma,
-                                 const float* __restrict__ beta, const T* residual, bool relu,
+                                 const float* __restrict__ beta, const T* residual, Clamp act,
                                  const float* __restrict__ mean_rstd, T* y) {
     const Slab slab(slabs, blockIdx.y);
     const int C = slabs.C, c = first_channel<kWide>();
@@ -97,13 +102,13 @@ __global__ void normalise_kernel(const T* x, Slabs slabs, const float* __restric
     const Channels<kWide> center(mean, c), shift(beta, c), rstd(mean + C, c);
     Channels<kWide> scale(gamma, c);
     for (int e = 0; e < kWide; ++e) scale.at[e] *= rstd[e];
-    normalise<kWide>(x, residual, y, C, c, slab.begin, slab.end, center, scale, shift, relu);
+    normalise<kWide>(x, residual, y, C, c, slab.begin, slab.end, center, scale, shift, act);
 }
 
 // parts[slab][0][c] = Σ dz, parts[slab][1][c] = Σ dz·x̂.
 template <class T, int kWide>
 __global__ void gradient_sums_kernel(const T* __restrict__ x, const T* __restrict__ y,
-                                     const T* __restrict__ dy, Slabs slabs, bool relu,
+                                     const T* __restrict__ dy, Slabs slabs, Clamp act,
                                      const float* __restrict__ mean_rstd,
                                      float* __restrict__ parts) {
     const Slab slab(slabs, blockIdx.y);
@@ -116,7 +121,7 @@ __global__ void gradient_sums_kernel(const T* __restrict__ x, const T* __restric
         for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += blockDim.y) {
             const int64_t at = row * C + c;
             float dz[kWide], v[kWide];
-            load_dz(dz, y, dy, relu, at);
+            load_dz(dz, y, dy, act, at);
             load_pack(v, x + at);
 #pragma unroll
             for (int e = 0; e < kWide; ++e) {
@@ -163,7 +168,7 @@ __global__ void finish_gradient_kernel(Slabs slabs, const float* __restrict__ pa
 // dx and dresidual may be dy: each number is read before it is written, by the same thread.
 template <class T, int kWide>
 __global__ void gradient_kernel(const T* __restrict__ x, const T* __restrict__ y, const T* dy,
-                                Slabs slabs, const float* __restrict__ gamma, bool relu,
+                                Slabs slabs, const float* __restrict__ gamma, Clamp act,
                                 const float* __restrict__ mean_rstd,
                                 const float* __restrict__ factors, T* dx, T* dresidual) {
     const Slab slab(slabs, blockIdx.y);
@@ -178,7 +183,7 @@ __global__ void gradient_kernel(const T* __restrict__ x, const T* __restrict__ y
     for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += blockDim.y) {
         const int64_t at = row * C + c;
         float dz[kWide], v[kWide];
-        load_dz(dz, y, dy, relu, at);
+        load_dz(dz, y, dy, act, at);
         load_pack(v, x + at);
 #pragma unroll
         for (int e = 0; e < kWide; ++e)
@@ -195,7 +200,7 @@ __device__ __forceinline__ float scale_of(const float* gamma, const float* var, 
 template <class T, int kWide>
 __global__ void eval_kernel(const T* x, size_t rows, int C, const float* __restrict__ gamma,
                             const float* __restrict__ beta, const float* __restrict__ mean,
-                            const float* __restrict__ var, const T* residual, bool relu, float eps,
+                            const float* __restrict__ var, const T* residual, Clamp act, float eps,
                             T* y) {
     const int c = first_channel<kWide>();
     if (c >= C) return;
@@ -203,13 +208,13 @@ __global__ void eval_kernel(const T* x, size_t rows, int C, const float* __restr
     float scale[kWide];
     for (int e = 0; e < kWide; ++e) scale[e] = scale_of(gamma, var, eps, c + e);
     const size_t begin = rows * blockIdx.y / gridDim.y, end = rows * (blockIdx.y + 1) / gridDim.y;
-    normalise<kWide>(x, residual, y, C, c, begin, end, center, scale, shift, relu);
+    normalise<kWide>(x, residual, y, C, c, begin, end, center, scale, shift, act);
 }
 
 template <class T, int kWide>
 __global__ void eval_gradient_kernel(const T* __restrict__ y, const T* dy, size_t rows, int C,
                                      const float* __restrict__ gamma, const float* __restrict__ var,
-                                     bool relu, float eps, T* dx, T* dresidual) {
+                                     Clamp act, float eps, T* dx, T* dresidual) {
     const int c = first_channel<kWide>();
     if (c >= C) return;
     float scale[kWide];
@@ -217,7 +222,7 @@ __global__ void eval_gradient_kernel(const T* __restrict__ y, const T* dy, size_
     const size_t begin = rows * blockIdx.y / gridDim.y, end = rows * (blockIdx.y + 1) / gridDim.y;
     for (size_t row = begin + threadIdx.y; row < end; row += blockDim.y) {
         float dz[kWide], to[kWide];
-        load_dz(dz, y, dy, relu, int64_t(row * C + c));
+        load_dz(dz, y, dy, act, int64_t(row * C + c));
 #pragma unroll
         for (int e = 0; e < kWide; ++e) to[e] = scale[e] * dz[e];
         store_pack(dx + row * C + c, to);
@@ -238,7 +243,7 @@ unsigned eval_slabs(size_t rows) { return unsigned(std::clamp<size_t>(rows / 64,
 }  // namespace
 
 void CudaBackend::batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd,
-                             const float* gamma, const float* beta, Tensor residual, bool relu,
+                             const float* gamma, const float* beta, Tensor residual, Clamp act,
                              Tensor y) {
     check_batch_norm(x, residual, y);
     check_groups(x, groups);
@@ -248,16 +253,16 @@ void CudaBackend::batch_norm(Tensor x, GroupBounds groups, const float* mean_rst
     with_columns({x, y, residual}, count, [&](auto type, auto wide, dim3 grid, dim3 block) {
         using T = decltype(type);
         normalise_kernel<T, wide()><<<grid, block, 0, stream_>>>(elements<T>(x), slabs, gamma, beta,
-                                                                 elements<T>(residual), relu,
+                                                                 elements<T>(residual), act,
                                                                  mean_rstd, elements<T>(y));
         CUDA_LAUNCHED();
     });
 }
 
 void CudaBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups,
-                                  const float* gamma, bool relu, const float* mean_rstd, Tensor dx,
+                                  const float* gamma, Clamp act, const float* mean_rstd, Tensor dx,
                                   Tensor dresidual, float* dgamma, float* dbeta) {
-    check_batch_norm_grad(x, y, dy, relu, dx, dresidual);
+    check_batch_norm_grad(x, y, dy, act, dx, dresidual);
     check_groups(x, groups);
     if (x.elems() == 0) return;
     const int C = x.C;
@@ -266,25 +271,25 @@ void CudaBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds gro
     float* parts = memory_.scratch<float>(kSlotSums, size_t(count) * 2 * C);
     float* factors = memory_.scratch<float>(kSlotFactors, size_t(slabs.count) * 2 * C);
     with_columns(
-        {x, relu ? y : x, dy, dx, dresidual}, count,
+        {x, act ? y : x, dy, dx, dresidual}, count,
         [&](auto type, auto wide, dim3 grid, dim3 block) {
             using T = decltype(type);
             gradient_sums_kernel<T, wide()><<<grid, block, 0, stream_>>>(
-                elements<T>(x), elements<T>(y), elements<T>(dy), slabs, relu, mean_rstd, parts);
+                elements<T>(x), elements<T>(y), elements<T>(dy), slabs, act, mean_rstd, parts);
             CUDA_LAUNCHED();
             const dim3 few = column_block(std::min(C, 8));  // side by side: the slabs are many
             finish_gradient_kernel<<<ceil_div(C, few.x), few, 0, stream_>>>(slabs, parts, mean_rstd,
                                                                             factors, dgamma, dbeta);
             CUDA_LAUNCHED();
             gradient_kernel<T, wide()><<<grid, block, 0, stream_>>>(
-                elements<T>(x), elements<T>(y), elements<T>(dy), slabs, gamma, relu, mean_rstd,
+                elements<T>(x), elements<T>(y), elements<T>(dy), slabs, gamma, act, mean_rstd,
                 factors, elements<T>(dx), elements<T>(dresidual));
             CUDA_LAUNCHED();
         });
 }
 
 void CudaBackend::batch_norm_eval(Tensor x, const float* gamma, const float* beta,
-                                  const float* mean, const float* var, Tensor residual, bool relu,
+                                  const float* mean, const float* var, Tensor residual, Clamp act,
                                   float eps, Tensor y) {
     check_batch_norm(x, residual, y);
     if (x.elems() == 0) return;
@@ -294,21 +299,21 @@ void CudaBackend::batch_norm_eval(Tensor x, const float* gamma, const float* bet
             using T = decltype(type);
             eval_kernel<T, wide()>
                 <<<grid, block, 0, stream_>>>(elements<T>(x), rows, x.C, gamma, beta, mean, var,
-                                              elements<T>(residual), relu, eps, elements<T>(y));
+                                              elements<T>(residual), act, eps, elements<T>(y));
             CUDA_LAUNCHED();
         });
 }
 
 void CudaBackend::batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, const float* var,
-                                       bool relu, float eps, Tensor dx, Tensor dresidual) {
-    check_batch_norm_eval_grad(y, dy, relu, dx, dresidual);
+                                       Clamp act, float eps, Tensor dx, Tensor dresidual) {
+    check_batch_norm_eval_grad(y, dy, act, dx, dresidual);
     if (dy.elems() == 0) return;
     const size_t rows = dy.elems() / dy.C;
-    with_columns({dy, relu ? y : dy, dx, dresidual}, eval_slabs(rows),
+    with_columns({dy, act ? y : dy, dx, dresidual}, eval_slabs(rows),
                  [&](auto type, auto wide, dim3 grid, dim3 block) {
                      using T = decltype(type);
                      eval_gradient_kernel<T, wide()><<<grid, block, 0, stream_>>>(
-                         elements<T>(y), elements<T>(dy), rows, dy.C, gamma, var, relu, eps,
+                         elements<T>(y), elements<T>(dy), rows, dy.C, gamma, var, act, eps,
                          elements<T>(dx), elements<T>(dresidual));
                      CUDA_LAUNCHED();
                  });

@@ -96,30 +96,30 @@ class OpBackend : public Backend {
         call({"moments", x.shape().text(), bytes({x})}, [&] { to_.moments(x, to); });
     }
     void batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd, const float* gamma,
-                    const float* beta, Tensor residual, bool relu, Tensor y) override {
+                    const float* beta, Tensor residual, Clamp act, Tensor y) override {
         call({"batch_norm", x.shape().text(), bytes({x, residual, y})},
-             [&] { to_.batch_norm(x, groups, mean_rstd, gamma, beta, residual, relu, y); });
+             [&] { to_.batch_norm(x, groups, mean_rstd, gamma, beta, residual, act, y); });
     }
     // Two passes: the sums, then dx.
     void batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups, const float* gamma,
-                         bool relu, const float* mean_rstd, Tensor dx, Tensor dresidual,
+                         Clamp act, const float* mean_rstd, Tensor dx, Tensor dresidual,
                          float* dgamma, float* dbeta) override {
-        const double pass = bytes({x, relu ? y : nullptr, dy});
+        const double pass = bytes({x, act ? y : nullptr, dy});
         call({"batch_norm_grad", x.shape().text(), 2 * pass + bytes({dx, dresidual})}, [&] {
-            to_.batch_norm_grad(x, y, dy, groups, gamma, relu, mean_rstd, dx, dresidual, dgamma,
+            to_.batch_norm_grad(x, y, dy, groups, gamma, act, mean_rstd, dx, dresidual, dgamma,
                                 dbeta);
         });
     }
     void batch_norm_eval(Tensor x, const float* gamma, const float* beta, const float* mean,
-                         const float* var, Tensor residual, bool relu, float eps,
+                         const float* var, Tensor residual, Clamp act, float eps,
                          Tensor y) override {
         call({"batch_norm_eval", x.shape().text(), bytes({x, residual, y})},
-             [&] { to_.batch_norm_eval(x, gamma, beta, mean, var, residual, relu, eps, y); });
+             [&] { to_.batch_norm_eval(x, gamma, beta, mean, var, residual, act, eps, y); });
     }
-    void batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, const float* var, bool relu,
+    void batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, const float* var, Clamp act,
                               float eps, Tensor dx, Tensor dresidual) override {
         call({"batch_norm_eval_grad", y.shape().text(), bytes({y, dy, dx, dresidual})},
-             [&] { to_.batch_norm_eval_grad(y, dy, gamma, var, relu, eps, dx, dresidual); });
+             [&] { to_.batch_norm_eval_grad(y, dy, gamma, var, act, eps, dx, dresidual); });
     }
 
     void relu(Tensor x, Rectifier f) override {

@@ -45,7 +45,8 @@ Layers Builder::build(std::span<const LayerText> texts) {
             fusion.before = layers.empty() ? nullptr : layers.back().get();
             fusion.mask_dx = kind.masks_dx && after_relu;
             fusion.relu = kind.takes_relu && !last && texts[i + 1].kind == kRelu.name;
-            i += fusion.relu;
+            fusion.relu6 = &kind == &kBatchNorm && !last && texts[i + 1].kind == kRelu6.name;
+            i += fusion.relu + fusion.relu6;
             const bool ends_in_relu = fusion.relu || (kind.ends_in_relu && text.relu);
             fusion.dy_is_masked = ends_in_relu && reader_masks(texts.subspan(i + 1));
             after_relu = ends_in_relu || (after_relu && kind.keeps_sign);

@@ -39,7 +39,9 @@ BatchNorm::BatchNorm(const LayerText& text, const Fusion& fusion, Builder& build
       beta_(add(text, "bias", 0, false, builder)),
       mean_(add(text, "running_mean", 0, true, builder)),
       var_(add(text, "running_var", 1, true, builder)),
-      relu_{fusion.relu, fusion.dy_is_masked},
+      relu_{fusion.relu || fusion.relu6,
+            fusion.dy_is_masked,
+            {fusion.relu6 ? Rectifier::kRelu6 : Rectifier::kRelu}},
       has_addend_(fusion.addend),
       eps_(text.eps),
       statistics_(mean_, eps_),
@@ -80,10 +82,11 @@ Tensor BatchNorm::forward(Tensor x, const Pass& pass) {
     const float *gamma = gamma_.value.floats(), *beta = beta_.value.floats();
     if (const Moments* moments = statistics_.moments(x, pass)) {
         if (!statistics_come_) backend_.moments(x, *moments);
-        backend_.batch_norm(x, pass.groups, moments->mean_rstd, gamma, beta, addend, relu_.on, y_);
+        backend_.batch_norm(x, pass.groups, moments->mean_rstd, gamma, beta, addend, relu_.clamp(),
+                            y_);
     } else {
         backend_.batch_norm_eval(x, gamma, beta, mean_.value.floats(), var_.value.floats(), addend,
-                                 relu_.on, eps_, y_);
+                                 relu_.clamp(), eps_, y_);
     }
     return y_;
 }
@@ -93,11 +96,11 @@ Tensor BatchNorm::grad(Tensor dy, const Pass& pass) {
     addend_grad = addend_grad_value.first(dy.N);
     const float* gamma = gamma_.value.floats();
     if (statistics_.mean_rstd) {
-        backend_.batch_norm_grad(x_, y_, dy, pass.groups, gamma, relu_.needs_grad(),
+        backend_.batch_norm_grad(x_, y_, dy, pass.groups, gamma, relu_.grad_clamp(),
                                  statistics_.mean_rstd.first(dy.N).floats(), dx, addend_grad,
                                  gamma_.grad.floats(), beta_.grad.floats());
     } else {
-        backend_.batch_norm_eval_grad(y_, dy, gamma, var_.value.floats(), relu_.needs_grad(), eps_,
+        backend_.batch_norm_eval_grad(y_, dy, gamma, var_.value.floats(), relu_.grad_clamp(), eps_,
                                       dx, addend_grad);
     }
     return dx;

@@ -11,13 +11,19 @@ namespace convoy {
 struct FusedRelu {
     bool on = false;
     bool dy_is_masked = false;  // by the reader of y
-    Rectifier f = {};           // other functions than max(0, ·) are never fused
+    Rectifier f = {};           // batch norm also fuses kRelu6; others are never fused
 
     bool needs_grad() const { return on && !dy_is_masked; }
     Keep keep(bool training) const {
         if (!training || !needs_grad()) return Keep::kNothing;
         return f.kind == Rectifier::kRelu ? Keep::kSign : Keep::kValues;
     }
+
+    // For the calls of batch norm: forward; backward, where dy is not masked yet.
+    Clamp clamp() const {
+        return on && f.kind == Rectifier::kRelu6 ? Clamp::at(6) : Clamp(bool(on));
+    }
+    Clamp grad_clamp() const { return needs_grad() ? clamp() : Clamp(); }
 
     // Within an op that reads dy. Returns dy after the relu's gradient: in place, or a copy.
     Value plan_grad(Value dy, Value y, MemoryPlan& plan) {
