@@ -153,16 +153,6 @@ TEST_CASE("coordinator: after 5 s ranks hear for which rank a new ring waits") {
     CHECK(contains(wire::decode_text(notices[0].body), "rank 1 (10.0.0.1:29400)"));
 }
 
-TEST_CASE("coordinator: CONVOY_GIVE_UP holds for a rank that lives and does not come back") {
-    Played job(2);
-    job.form(2, {.elastic = true, .give_up_ms = 1'000});
-    job.say(0, job.again(0));
-    job.pass(milliseconds(1'200), {0, 1});
-    REQUIRE(job.is_welcome(0));
-    CHECK(contains(job.ring.why, "rank 1 (10.0.0.1:29400) lost: it did not do its part"));
-    CHECK(contains(job.left_behind(1), "left behind"));
-}
-
 TEST_CASE("coordinator: a job of which no rank answers ends, and the next one may begin") {
     Played job(2);
     job.form(2);

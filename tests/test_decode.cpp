@@ -232,33 +232,6 @@ TEST_CASE("alpha of a TIFF is dropped; if it was multiplied in, colours are divi
     }
 }
 
-TEST_CASE("a JPEG read at a half, a quarter, an eighth: its size, near the mean of its pixels") {
-    const Bytes bytes = encoded(".jpg", 201, 330, {cv::IMWRITE_JPEG_QUALITY, 95});
-    const Image whole = decoded(bytes);
-    for (const int reduction : {2, 4, 8})
-        for (const Crop crop : {Crop{0, 0, 201, 330}, {40, 64, 96, 128}, {17, 33, 101, 250}}) {
-            CAPTURE(reduction);
-            CAPTURE(crop.W);
-            Decoder decoder;
-            decoder.open(bytes, "large");
-            Image part;
-            decoder.read(crop, part, reduction);
-            CHECK(std::abs(part.H - double(crop.H) / reduction) <= 1);
-            CHECK(std::abs(part.W - double(crop.W) / reduction) <= 1);
-            double sum = 0, want = 0;
-            for (const uint8_t value : part.pixels) sum += value;
-            for (int h = crop.top; h < crop.top + crop.H; ++h)
-                for (int i = crop.left * 3; i < (crop.left + crop.W) * 3; ++i)
-                    want += whole.pixels[size_t(h * 330 * 3 + i)];
-            CHECK(sum / double(part.pixels.size()) ==
-                  doctest::Approx(want / (crop.H * crop.W * 3)).epsilon(0.03));
-        }
-    CHECK(reduction_to({0, 0, 448, 900}, 224, 224) == 2);
-    CHECK(reduction_to({0, 0, 447, 900}, 224, 224) == 1);
-    CHECK(reduction_to({0, 0, 9000, 9000}, 224, 224) == 8);
-    CHECK(reduction_to({0, 0, 400, 300}, 100, 30) == 4);
-}
-
 TEST_CASE("a part of a JPEG has the very pixels of the whole, for every kind of JPEG") {
     const std::vector<std::vector<int>> kinds = {
         {cv::IMWRITE_JPEG_QUALITY, 90},

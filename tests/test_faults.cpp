@@ -269,28 +269,32 @@ TEST_CASE("a rank whose log nobody reads joins and trains; the lines that it dro
     CHECK(text.find(cat("line ", kMostLines + 10, ".")) != std::string::npos);
 }
 
-TEST_CASE("CONVOY_GIVE_UP: waits for messages of another rank count, as collectives do") {
-    const auto work = [](Job& job) {
-        Communicator& ring = *job.communicator;
-        auto links = ring.open_links(ring.rank() == 2 ? std::vector{0, 1} : std::vector{2});
-        if (ring.rank() == 2) {
+TEST_CASE("stall diagnosis: waits for messages of another rank count like collectives") {
+    Diary diary;
+    Port port;
+    std::vector<std::thread> ranks;
+    for (const int rank : {0, 1})
+        ranks.emplace_back([&, rank] {
+            JoinOptions options = rank_options(rank, 2);
+            options.heartbeat = std::chrono::milliseconds(100);
+            options.stall = std::chrono::milliseconds(200);
+            if (rank == 0) options.listening = [&](uint16_t p) { port.set(p); };
+            if (rank == 1) options.port = port.get();
+            Job job = join(options, diary.log());
+            auto links = job.communicator->open_links({1 - rank});
             const auto end = Clock::now() + std::chrono::seconds(20);
-            while (!ring.ended() && Clock::now() < end)
-                std::this_thread::sleep_for(std::chrono::milliseconds(2));
-            CHECK_THROWS_WITH_AS(ring.barrier(), doctest::Contains("CONVOY_GIVE_UP=0.6"), Error);
-            throw Error("ended");
-        }
-        std::byte byte;
-        auto message = links->receive(2, {&byte, 1});
-        CHECK_THROWS_WITH_AS(links->wait(message), doctest::Contains("CONVOY_GIVE_UP=0.6"), Error);
-        links.reset();
-        CHECK(ring.regroup(0, false).peers.size() == 2);
-    };
-    const auto adjust = [](JoinOptions& options) {
-        options.elastic = true;
-        options.give_up = std::chrono::milliseconds(600);
-    };
-    CHECK_THROWS_WITH_AS(run_ranks(3, adjust, work), "ended", Error);
+            while (rank == 1 && Clock::now() < end &&
+                   diary.text().find("all wait for rank 1") == std::string::npos)
+                std::this_thread::yield();
+            std::byte byte{};
+            auto message = rank == 1 ? links->send(0, {&byte, 1}) : links->receive(1, {&byte, 1});
+            links->wait(message);
+            links.reset();
+            job.communicator->barrier();
+            job.communicator->leave();
+        });
+    for (std::thread& rank : ranks) rank.join();
+    CHECK(diary.text().find("all wait for rank 1") != std::string::npos);
 }
 
 TEST_CASE("an edge that breaks while both ranks live ends the job on both") {
@@ -322,40 +326,6 @@ TEST_CASE("after the stall time the log of every rank says who all wait for, and
         [](Job& job) { sum(job, 100'000); }, diary, nullptr, std::chrono::milliseconds(150));
     CHECK(told.find("step 12: all wait for rank 1 (127.0.0.1:9), in data since 40 s") == 0);
     CHECK(diary.text().find(told) != std::string::npos);
-}
-
-TEST_CASE(
-    "CONVOY_GIVE_UP: a rank that all wait for is left behind, and told so; the others go on") {
-    for (const bool elastic : {true, false}) {
-        CAPTURE(elastic);
-        std::atomic<int> ends{0};
-        const auto work = [&](Job& job) {
-            Communicator& ring = *job.communicator;
-            if (ring.rank() != 2) {
-                CHECK_THROWS_WITH_AS(sum(job, 1000), doctest::Contains("CONVOY_GIVE_UP=0.6"),
-                                     Error);
-                ++ends;
-                if (!elastic) throw Error("ended");
-                CHECK(ring.regroup(0, false).why.find("rank 2 (127.0.0.1:") != std::string::npos);
-                CHECK(ring.world() == 2);
-                return sum(job, 1000);
-            }
-            ring.set_progress(1, Phase::kData);
-            while (!ring.ended()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-            CHECK_THROWS_WITH_AS(ring.barrier(), doctest::Contains("CONVOY_GIVE_UP=0.6"), Error);
-            ++ends;
-            throw Error("ended");
-        };
-        CHECK_THROWS_WITH_AS(run_ranks(
-                                 3,
-                                 [&](JoinOptions& options) {
-                                     options.elastic = elastic;
-                                     options.give_up = std::chrono::milliseconds(600);
-                                 },
-                                 work),
-                             "ended", Error);
-        CHECK(ends == 3);
-    }
 }
 
 // Of this process.

@@ -309,7 +309,7 @@ TEST_CASE("a peer is dead for certain only if each of its addresses refuses") {
             io,
             [&]() -> asio::awaitable<bool> {
                 try {
-                    co_await dial(endpoints, {}, {}, milliseconds(100));
+                    co_await dial(endpoints, {}, milliseconds(100));
                 } catch (const NotReached& e) {
                     CHECK(std::string(e.what()).find("connection refused") != std::string::npos);
                     co_return e.all_refused;
