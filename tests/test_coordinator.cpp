@@ -107,10 +107,6 @@ struct Played {
     wire::Welcome ring;
 };
 
-bool contains(const std::string& text, const std::string& part) {
-    return text.find(part) != std::string::npos;
-}
-
 }  // namespace
 
 TEST_CASE("coordinator: a rank at whose address another process answers is lost at once") {

@@ -35,8 +35,7 @@ class HostProcess {
                 std::signal(SIGTERM, [](int number) { told = number; });
                 Job job = join(options, log, [] { return int(told); });
                 log.info("result: ", work(job));
-                job.communicator->barrier();
-                job.communicator->leave();
+                finish(job);
             } catch (const CutOff& e) {
                 log.info("error, and it saves: ", e.what());
             } catch (const std::exception& e) {
@@ -58,7 +57,7 @@ class HostProcess {
         char line[4096];
         while (fgets(line, sizeof line, out_)) {
             all_ += line;
-            if (std::string(line).find(part) != std::string::npos) return line;
+            if (contains(std::string(line), part)) return line;
         }
         MESSAGE("no '", part, "' in:\n", all_);
         return "";
@@ -92,7 +91,7 @@ std::string sum_and_tell(Job& job) {
     for (const char* table : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
         std::ifstream in(table);
         for (std::string line; std::getline(in, line);)
-            ports += line.find(" 0A ") != std::string::npos;  // state LISTEN
+            ports += contains(line, " 0A ");  // state LISTEN
     }
     return told + cat(" ports ", ports);
 }
@@ -128,10 +127,6 @@ std::string sum_in_two_rings(Job& job) {
         } catch (const RingBroken&) {
             // A machine so busy that its kernel answers late.
         }
-}
-
-bool contains(const std::string& text, const std::string& part) {
-    return text.find(part) != std::string::npos;
 }
 
 }  // namespace
