@@ -44,6 +44,13 @@ bool Changes::to_bytes() const {
     return translate > 0 || jitter != Jitter{} || policy != AutoAugment::off;
 }
 
+Preprocess Preprocess::for_validation() const {
+    Preprocess how = *this;
+    how.augment = augment == Augment::resize ? Augment::resize : Augment::none;
+    how.changes = {.flip = Flip::off};
+    return how;
+}
+
 Crop input_crop(int H, int W, const Preprocess& how, uint32_t epoch, uint64_t sample) {
     if (how.augment != Augment::crop) return {0, 0, H, W};
     return random_resized_crop(H, W, how.seed, epoch, sample);

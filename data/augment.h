@@ -13,9 +13,9 @@ namespace convoy {
 
 enum class Augment {
     crop,    // random resized crop (scale 0.08–1, ratio 3/4–4/3), flip
-    resize,  // the whole image scaled to the input, flip
-    none,    // for validation: shorter side to size·256/224, centre crop; for an input that is no
-             // square, height and width each to ·256/224
+    resize,  // the whole image scaled to the input, flip; in validation too, without flip
+    none,    // validation of crop: shorter side to size·256/224, centre crop; for an input that is
+             // no square, height and width each to ·256/224
 };
 
 enum class Flip {
@@ -53,6 +53,9 @@ struct Preprocess {
     // A pixel from 0 to 255 becomes pixel · scale(c) + bias(c): over 255, minus mean, over std.
     float scale(int c) const { return 1 / (255 * std[size_t(c)]); }
     float bias(int c) const { return -mean[size_t(c)] / std[size_t(c)]; }
+
+    // The same without chance: whole images if training sees whole images, else centre crops.
+    Preprocess for_validation() const;
 };
 
 // torchvision's RandomResizedCrop.get_params with our random numbers. All functions here are pure.

@@ -25,7 +25,7 @@ Loader::Loader(std::shared_ptr<const Source> source, const Preprocess& how, Load
     : source_(std::move(source)), how_(how), options_(std::move(options)), slots_(slots.size()) {
     ENSURE(options_.threads >= 1 && !slots.empty() && options_.batch >= 1, options_.threads,
            " threads, ", slots.size(), " slots, batch ", options_.batch);
-    if (!options_.training) how_.augment = Augment::none, how_.changes = {};
+    if (!options_.training) how_ = how_.for_validation();
     if (!options_.pixels) how_.changes = {};
     const std::vector<int64_t>& parts = options_.parts;
     const auto own = parts.begin() + (parts.empty() ? 0 : options_.rank);

@@ -42,7 +42,7 @@ struct LoaderOptions {
     std::vector<double> shares;  // one weight per rank
     int rank = 0;
     int threads = 1;                  // decode threads
-    bool training = true;             // permuted and augmented; else in order, as Augment::none
+    bool training = true;             // permuted and augmented; else in order, for_validation()
     int64_t max_pixels = kMaxPixels;  // an image with more is bad
     bool pixels = true;  // false: no image is read, all count as good, and x does not change
     std::vector<int64_t> parts = {};  // samples per rank, if ranks have different ones; else empty

@@ -72,6 +72,10 @@ TEST_CASE_FIXTURE(Fixture, "checkpoint: what is saved comes back") {
     CHECK(again.classes == card.classes);
     CHECK(again.model_text == card.model_text);
     CHECK(again.std[2] == 3);
+    CHECK(again.preprocess().augment == Augment::none);
+    card.whole = true;
+    const auto whole = card_to_metadata(card);
+    CHECK(card_from_metadata(whole, "file").preprocess().augment == Augment::resize);
     CHECK(back.model.tensors.at("c.weight").shape == std::vector<int64_t>{4, 3, 3, 3});
     CHECK(back.optimizer.tensors.contains("momentum/fc.bias"));
     auto nothing = back.model.metadata, no_classes = nothing;

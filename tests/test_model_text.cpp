@@ -70,6 +70,8 @@ TEST_CASE("an error in a model names the line, the word, and what was expected")
         {net + "conv c out 3", {"line 2", "'conv'"}},
         {net + "convd c out 3", {"did you mean conv2d"}},
         {conv + "out 3 sixe 3", {"m.txt line 2", "'sixe'", "did you mean size"}},
+        {conv + "out 24 size 3 init whiten\n" + fc, {"line 2", "'init whiten'", "'out 54'"}},
+        {net + "relu\nconv2d c out 54 size 3 init whiten\n" + fc, {"line 3", "'init whiten'"}},
         {conv + "size 3", {"line 2", "'conv2d'", "'out'"}},
         {conv + "out 3", {"'conv2d'", "'size'"}},
         {conv + "out 3 size", {"'size'", "1", "1024"}},

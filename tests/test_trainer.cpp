@@ -1,5 +1,6 @@
 // Training as a whole: world-size independence, over-fitting, resuming bit for bit. Ranks are
 // threads of this process.
+#include "src/train/evaluate.h"
 #include "src/train/trainer.h"
 
 #include <signal.h>
@@ -873,6 +874,81 @@ TEST_CASE("sixteen images are learnt by heart") {
     for (int step = 0; step < 400 && loss >= 0.01; ++step)
         loss = rank.trainer->step(batch, {0, 0, step}, 0.05).sums.mean_loss();
     CHECK(loss < 0.01);
+}
+
+TEST_CASE("eval --tta: the mean logits of an image and its moved and mirrored images") {
+    Config config = small_config();
+    const std::unique_ptr<Communicator> alone = make_single_rank();
+    Rank rank(config, *alone, {1});
+    rank.train(2);
+    LoaderOptions options;
+    options.batch = 8, options.shares = {1}, options.training = false;
+    Loader loader(rank.data.train, training_preprocess(config, 16), options,
+                  {rank.backend->alloc_host(8 * 16 * 16 * 3)});
+    Evaluator evaluator(rank.model, *rank.backend, *alone, [] { return 0; });
+    std::vector<std::vector<float>> images, logits;
+    std::vector<int32_t> labels;
+    evaluator.run(loader, 0, [&](const Batch& batch, Tensor) {
+        images.emplace_back(batch.x, batch.x + size_t(batch.n) * 16 * 16 * 3);
+        labels.insert(labels.end(), batch.labels.begin(), batch.labels.end());
+    });
+    const auto logits_of = [&](const std::vector<float>& batch) {
+        const Shape shape{int(batch.size() / (16 * 16 * 3)), 16, 16, 3};
+        float* const x = rank.backend->alloc(shape.elems());
+        rank.backend->upload(x, batch.data(), batch.size() * sizeof(float));
+        const Tensor y = rank.model.forward(Tensor(x, shape), Pass{.training = false});
+        return rank.read(y.floats(), y.elems());
+    };
+    // out(h, w) = in(h − move, w − move), mirrored at the edges, then columns from right to left.
+    const auto seen = [](const std::vector<float>& in, bool flip, int move) {
+        const auto inside = [](int i) { return i < 0 ? -i : i > 15 ? 30 - i : i; };
+        std::vector<float> out(in.size());
+        for (int i = 0; i < int(in.size()); ++i) {
+            const int c = i % 3, w = i / 3 % 16, h = i / 48 % 16, n = i / 768;
+            const int from = flip ? 15 - inside(w - move) : inside(w - move);
+            out[size_t(i)] = in[size_t(((n * 16 + inside(h - move)) * 16 + from) * 3 + c)];
+        }
+        return out;
+    };
+    struct Seen {
+        bool flip;
+        int move;
+        double part;
+    };
+    for (const auto& [tta, views] :
+         {std::pair{Tta::kFlip, std::vector<Seen>{{false, 0, 0.5}, {true, 0, 0.5}}},
+          std::pair{Tta::kShift, std::vector<Seen>{{false, 0, 0.25},
+                                                   {true, 0, 0.25},
+                                                   {false, 1, 0.125},
+                                                   {true, 1, 0.125},
+                                                   {false, -1, 0.125},
+                                                   {true, -1, 0.125}}}}) {
+        size_t at = 0, image = 0;
+        double loss = 0;
+        const Sums sums = evaluator.run(
+            loader, 0,
+            [&](const Batch& batch, Tensor got) {
+                const std::vector<float> values = rank.read(got.floats(), got.elems());
+                std::vector<double> want(values.size());
+                for (const Seen& view : views) {
+                    const std::vector<float> of_view =
+                        logits_of(seen(images[at], view.flip, view.move));
+                    for (size_t i = 0; i < want.size(); ++i)
+                        want[i] += view.part * double(of_view[i]);
+                }
+                ++at;
+                for (size_t i = 0; i < want.size(); ++i)
+                    CHECK(std::abs(want[i] - double(values[i])) < 1e-5);
+                for (int n = 0; n < batch.n; ++n, ++image) {
+                    double all = 0;
+                    for (int c = 0; c < 3; ++c) all += std::exp(want[size_t(n * 3 + c)]);
+                    loss += std::log(all) - want[size_t(n * 3 + labels[image])];
+                }
+            },
+            nullptr, tta);
+        CHECK(image == rank.data.train->size());
+        CHECK(std::abs(sums.mean_loss() - loss / double(image)) < 1e-5);
+    }
 }
 
 TEST_CASE("a run that stops, is saved and goes on ends with the same bits") {

@@ -96,8 +96,7 @@ void bench_data(std::shared_ptr<const Source> source, const Preprocess& how,
     Image image;
     RowBuffers buffers;
     std::vector<float> row(how.size.elems());
-    Preprocess validation = how;
-    validation.augment = Augment::none, validation.changes = {};
+    const Preprocess validation = how.for_validation();
     const auto open = [&](size_t i) {
         source->read(i, bytes);
         decoder.open(bytes, source->name(i));

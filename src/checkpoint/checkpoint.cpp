@@ -82,6 +82,7 @@ std::map<std::string, std::string> card_to_metadata(const ModelCard& card) {
             {"model", card.model_name},
             {"model_text", card.model_text},
             {"size", input_size_text(card.size)},
+            {"view", card.whole ? "whole" : "centre"},
             {"classes", json(card.classes).dump()},
             {"mean", json(card.mean).dump()},
             {"std", json(card.std).dump()}};
@@ -96,6 +97,7 @@ ModelCard card_from_metadata(const std::map<std::string, std::string>& metadata,
         card.size = parse_input_size(metadata.at("size")).value().or_channels(3);
         card.classes = json::parse(metadata.at("classes")).get<std::vector<std::string>>();
         if (card.classes.empty()) fail("no classes");
+        card.whole = metadata.contains("view") && metadata.at("view") == "whole";
         json::parse(metadata.at("mean")).get_to(card.mean);
         json::parse(metadata.at("std")).get_to(card.std);
         return card;

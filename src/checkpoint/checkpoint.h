@@ -34,6 +34,7 @@ struct ModelCard {
     InputSize size;
     std::vector<std::string> classes;
     std::array<float, 3> mean = Preprocess(size).mean, std = Preprocess(size).std;
+    bool whole = false;  // it was trained on whole images (Augment::resize)
 
     ModelOptions options() const {
         return {.name = model_name, .classes = int(classes.size()), .size = size};
@@ -41,9 +42,9 @@ struct ModelCard {
     // The preprocessing of validation: no augmentation.
     Preprocess preprocess() const {
         Preprocess how(size);
-        how.augment = Augment::none;
+        how.augment = whole ? Augment::resize : Augment::none;
         how.mean = mean, how.std = std;
-        return how;
+        return how.for_validation();
     }
 };
 

@@ -105,7 +105,8 @@ static int eval_in_job(JobSession& job) {
         quality.add(batch, logits);
     };
     const auto begin = Clock::now();
-    const Sums sums = evaluator.run(loader, 0, reports ? watch : Evaluator::Watch(), &job.log);
+    const Sums sums =
+        evaluator.run(loader, 0, reports ? watch : Evaluator::Watch(), &job.log, config.tta);
     const double seconds = seconds_since(begin);
     job.log.detail(fmt::format("evaluated in {:.2f} s, waiting for images {:.2f} s of them",
                                seconds, loader.waited_seconds()));

@@ -27,6 +27,7 @@ enum class SyncKind { kRing, kServer, kAsync };
 enum class OuterKind { kOff, kSgd, kNesterov };
 enum class Toggle { kOn, kOff };
 enum class ShardMode { kAll, kMine };
+enum class Tta { kOff, kFlip, kShift };  // test-time augmentation
 enum class FileFormat { kAuto, kTar, kTfrecord, kSafetensors, kOnnx };
 enum class Augment;      // data/augment.h
 enum class Flip;         // "
@@ -141,6 +142,7 @@ struct Config {
     // eval, predict
     std::string report, explain;
     double min_top1 = 0, min_recall = 0;
+    Tta tta = Tta::kOff;
 
     bool with_preprocessing = false;
     FileFormat format = FileFormat::kAuto;
@@ -206,7 +208,7 @@ struct Option {
                  std::string Config::*, OptimizerKind Config::*, Precision Config::*,
                  GraphMode Config::*, WireType Config::*, FactorMode Config::*, Toggle Config::*,
                  ShardMode Config::*, FileFormat Config::*, ByteSize Config::*, InputSize Config::*,
-                 Composite>
+                 Tta Config::*, Composite>
         field;
     const char* value;  // placeholder in --help: "B"; for an enumeration its names, in order
     unsigned commands, flags;

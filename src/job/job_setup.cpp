@@ -139,7 +139,9 @@ static void decide(JobSetup& setup) {
         setup.model_text = model_text(config.model);
     }
     if (config.size.H == 0) config.size = model_input_size(setup.model_text);
-    setup.fresh = !setup.resumed && config.init.empty();
+    const std::vector<LayerText> layers = parse_model(setup.model_text, config.model).layers;
+    const bool whitens = !layers.empty() && layers.front().init == LayerText::InitRule::kWhiten;
+    setup.fresh = !setup.resumed && config.init.empty() && !whitens;
     (void)training_preprocess(config, config.size);  // throws where it would do so later
     check_rules(config, kTrain, line.given);
     if (config.accumulate > 1 || config.replicas > 1) config.factors = FactorMode::kOff;

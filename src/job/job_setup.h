@@ -38,7 +38,7 @@ struct JobSetup {
     std::string stages_text = {};   // and what is known of them, for people
     uint64_t fingerprint = 0;       // of the training set, over all ranks
     std::string order = {};  // names the order of an epoch: in another one a position means nothing
-    bool fresh = true;       // neither --init nor --resume: every rank can draw the start weights
+    bool fresh = true;  // every rank can draw the start weights: no --init, --resume or whitening
     std::optional<Checkpoint> resumed = {};  // on rank 0, where --resume was given
 
     Communicator& communicator() const { return job.communicator(); }

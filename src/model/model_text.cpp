@@ -151,12 +151,14 @@ void take_option(Line& line, const std::string& option, LayerText& layer) {
         layer.init = LayerText::InitRule::kHe;
     } else if (line.take_if("he_in")) {
         layer.init = LayerText::InitRule::kHeIn;
+    } else if (line.take_if("whiten")) {
+        layer.init = LayerText::InitRule::kWhiten;
     } else if (line.take_if("uniform")) {
         layer.init = LayerText::InitRule::kUniform;
     } else {
         layer.init = LayerText::InitRule::kNormal;
         layer.deviation = line.take_float(
-            option, "he, he_in, uniform, or the deviation of a normal distribution (0.01)", 1000);
+            option, "he, he_in, uniform, whiten, or the deviation of a normal distribution (0.01)", 1000);
     }
 }
 

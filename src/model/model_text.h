@@ -28,6 +28,8 @@
 //          he_in    normal, deviation √(2/inputs); biases 0
 //          uniform  ±1/√inputs, biases too                             (default of linear)
 //          0.01     normal with this deviation; biases 0
+//          whiten   filters that make the pixels of a patch uncorrelated, from the training images
+//                   (data/whiten.h); of a first conv2d with 2·size·channels outputs
 //
 // One layer per line; options in any order. The params of a layer are NAME.weight and NAME.bias.
 #pragma once
@@ -42,7 +44,7 @@ namespace convoy {
 
 // One line of the text.
 struct LayerText {
-    enum class InitRule { kDefault, kHe, kHeIn, kUniform, kNormal };
+    enum class InitRule { kDefault, kHe, kHeIn, kUniform, kNormal, kWhiten };
 
     int line = 0;
     std::string kind, name;

@@ -44,10 +44,11 @@ struct StepBlock {
     StepState state;
 };
 
-// The start values of a param. Element i is draw i % 4 of block i / 4 of Random(key, 0, block,
+// The start values of a param. kWhiten: normal ones, which Recovery::start replaces by filters of
+// the images (data/whiten.h). Element i is draw i % 4 of block i / 4 of Random(key, 0, block,
 // kInit), where the key is a hash of (seed, name): the values do not depend on other params.
 struct Init {
-    enum Kind { kConstant, kNormal, kUniform } kind = kConstant;
+    enum Kind { kConstant, kNormal, kUniform, kWhiten } kind = kConstant;
     float value = 0;  // the constant, the standard deviation, or the bound of ±bound
 };
 

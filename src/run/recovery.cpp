@@ -9,6 +9,7 @@
 #include <numeric>
 #include <thread>
 
+#include "data/whiten.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/checkpoint/torch_file.h"
@@ -65,7 +66,9 @@ void Recovery::start() {
         log_.info("resumed from ", setup_.resumed->folder, ": epoch ", at.epoch + 1, ", ",
                   at.consumed, " images into it, step ", at.step);
         setup_.resumed.reset();
-    } else if (!config_.init.empty() && setup_.rank() == 0) {
+    } else if (setup_.rank() == 0 && config_.init.empty()) {
+        whiten();
+    } else if (setup_.rank() == 0) {
         const ImportReport report =
             import_weights(read_weights(config_.init, log_), *engine_.model, *engine_.backend,
                            /*partial=*/true);
@@ -74,6 +77,21 @@ void Recovery::start() {
     const bool has_state = setup_.rank() == 0 || (setup_.fresh && !setup_.job.is_newcomer());
     if (!has_state) at.step = -1;  // see agree()
     progress_.go_to(at);
+}
+
+// Sets the weights of a first convolution with 'init whiten'.
+void Recovery::whiten() {
+    const auto params = engine_.model->params().all();
+    const auto first =
+        std::ranges::find(params, Init::kWhiten, [](const Param* p) { return p->init.kind; });
+    if (first == params.end()) return;
+    if (setup_.data.train->is_stream())
+        fail("'init whiten' in ", config_.model,
+             " reads images before training, and a pipe brings each only once: use files");
+    const std::vector<float> filters =
+        whitening_filters(*setup_.data.train, training_preprocess(config_, engine_.model->input()),
+                          (*first)->shape.H, (*first)->shape.W);
+    engine_.backend->upload((*first)->value.data, filters.data(), filters.size() * sizeof(float));
 }
 
 // Ranks that start afresh have drawn the same weights from the same seed: then only a checksum

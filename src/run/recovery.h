@@ -57,6 +57,7 @@ class Recovery {
     void compare_weights();  // in any case
 
  private:
+    void whiten();
     std::vector<nlohmann::json> tell();
     size_t take_shares(const std::vector<nlohmann::json>& all);
     void agree(const std::vector<nlohmann::json>& all, size_t root);

@@ -118,7 +118,8 @@ void RunFolder::save(const Position& at, bool is_best) {
                               progress_.peak_top1,
                               progress_.stale,
                               progress_.spent};
-    const ModelCard card{config_.model, setup_.model_text, engine_.model->input(), setup_.classes};
+    ModelCard card{config_.model, setup_.model_text, engine_.model->input(), setup_.classes};
+    card.whole = config_.augment == Augment::resize;
     const auto begin = Clock::now();
     const std::string folder =
         save_checkpoint(path_, meta, card, *engine_.model, *engine_.optimizer, *engine_.backend,

@@ -17,7 +17,48 @@ Evaluator::Evaluator(Model& model, Backend& backend, Communicator& communicator,
       passes_(passes ? *passes : alone_),
       cutter_(passes_.images(model), model.max_batch(), 0) {}
 
-Sums Evaluator::run(Loader& loader, int64_t step, const Watch& watch, Log* log) {
+namespace {
+
+// An image as it is, mirrored, moved down and right by `shift` pixels, or both; and its part of the
+// mean.
+struct View {
+    bool flip;
+    int shift;
+    float part;
+};
+
+std::vector<View> views_of(Tta tta, InputSize size) {
+    if (tta == Tta::kOff) return {{false, 0, 1}};
+    if (tta == Tta::kFlip) return {{false, 0, 0.5f}, {true, 0, 0.5f}};
+    const int shift = std::max(std::min(size.H, size.W) / 32, 1);
+    std::vector<View> views;
+    for (const bool flip : {false, true})
+        for (const auto& [move, part] : {std::pair{0, 0.25f}, {shift, 0.125f}, {-shift, 0.125f}})
+            views.push_back({flip, move, part});
+    return views;
+}
+
+// out = n images as the view shows them; at the edges they are reflected.
+void show(const View& view, const std::vector<float>& images, int n, InputSize size, float* out) {
+    const auto [H, W, C] = size;
+    const auto reflected = [](int i, int all) {
+        return i < 0 ? -i : i < all ? i : std::max(2 * (all - 1) - i, 0);
+    };
+    for (int row = 0; row < n * H; ++row) {
+        const int from = row / H * H + reflected(row % H - view.shift, H);
+        for (int w = 0; w < W; ++w, out += C) {
+            const int seen = reflected(w - view.shift, W);
+            const int column = view.flip ? W - 1 - seen : seen;
+            std::copy_n(&images[(size_t(from) * size_t(W) + size_t(column)) * size_t(C)], C, out);
+        }
+    }
+}
+
+}  // namespace
+
+Sums Evaluator::run(Loader& loader, int64_t step, const Watch& watch, Log* log, Tta tta) {
+    const std::vector<View> views = views_of(tta, model_.input());
+    std::vector<float> images;
     Sums total;
     stopped_ = 0;
     loader.start(0, 0);
@@ -32,27 +73,40 @@ Sums Evaluator::run(Loader& loader, int64_t step, const Watch& watch, Log* log) 
         set_counters(counters, batch, stop_());
         passes_.count_once(counters);
         backend_.upload(sums_, counters, sizeof counters);
-        const Tensor x = batch.x ? input_.take(batch) : Tensor();
+        if (views.size() > 1)
+            images.assign(batch.x, batch.x + size_t(batch.n) * model_.input().elems());
         const auto parts = cutter_.cut(batch.positions, batch.global_wanted,
                                        {false, {}, batch.samples, {}, refresh});
-        for (MicroBatch& part : parts) {
-            part.model = &model_;
-            if (x) part.x = x.images(part.begin, part.end);
-            refresh = false;
-        }
         Tensor all;  // logits of the batch
+        const View* view = nullptr;
         const auto forward = [&](MicroBatch& part) {
             all = part.y = part.model->forward(part.x, part.pass);
             if (!part.model->ends()) return;
+            if (views.size() > 1) {
+                add_view(part, view->part, /*is_first=*/view == &views.front());
+                all = mean_.first(batch.n);
+                if (view != &views.back()) return;
+            }
             backend_.softmax_cross_entropy(part.y, part.of(batch.labels), 0,
                                            {nullptr, part.y.shape()}, sums_ + StepCounters::kLoss);
-            if (!watch || parts.size() == 1) return;
+            if (!watch || parts.size() == 1 || views.size() > 1) return;
             if (!logits_)
                 logits_ = backend_.alloc({model_.max_batch(), 1, 1, part.y.C}, part.y.type);
             all = logits_.first(batch.n);
             backend_.copy(all.images(part.begin, part.end), part.y);
         };
-        passes_.run(parts, forward, {});
+        for (const View& each : views) {
+            view = &each;
+            if (views.size() > 1) show(each, images, batch.n, model_.input(), batch.x);
+            const Tensor x = batch.x ? input_.take(batch) : Tensor();
+            for (MicroBatch& part : parts) {
+                part.model = &model_;
+                if (x) part.x = x.images(part.begin, part.end);
+                part.pass.refresh &= view == &views.front();
+            }
+            passes_.run(parts, forward, {});
+        }
+        refresh = false;
         if (watch && batch.n > 0) watch(batch, all);
         backend_.download(counters, sums_, sizeof counters);
         loader.release(own);
@@ -64,6 +118,17 @@ Sums Evaluator::run(Loader& loader, int64_t step, const Watch& watch, Log* log) 
     ENSURE(total.count + total.skipped == loader.samples() || loader.is_stream(), "evaluated ",
            total.count, " and skipped ", total.skipped, " of ", loader.samples());
     return total;
+}
+
+// The logits of a micro-batch join the mean, which becomes its part.y.
+void Evaluator::add_view(MicroBatch& part, float weight, bool is_first) {
+    const Shape all{model_.max_batch(), 1, 1, part.y.C};
+    if (!mean_)
+        mean_ = backend_.alloc(all, Type::kFloat32), view_ = backend_.alloc(all, Type::kFloat32);
+    const Tensor view = view_.first(part.images()), mean = mean_.images(part.begin, part.end);
+    backend_.copy(view, part.y);
+    backend_.axpby(weight, view.floats(), is_first ? 0 : 1, mean.floats(), mean.elems());
+    part.y = mean;
 }
 
 }  // namespace convoy

@@ -5,6 +5,7 @@
 
 #include "data/loader.h"
 #include "net/communicator.h"
+#include "src/config/config.h"
 #include "src/train/input.h"
 #include "src/train/micro_batch.h"
 
@@ -22,11 +23,15 @@ class Evaluator {
     // samples are a stream. A signal on any rank ends the evaluation on all ranks at the same
     // batch: then stopped() is that signal, and the sums are partial. watch: called with each batch
     // of this rank and its logits (not with a pipeline). log: for a progress bar.
+    // tta: the logits are means over several views of each image.
     using Watch = std::function<void(const Batch&, Tensor logits)>;
-    Sums run(Loader& loader, int64_t step, const Watch& watch = {}, Log* log = nullptr);
+    Sums run(Loader& loader, int64_t step, const Watch& watch = {}, Log* log = nullptr,
+             Tta tta = Tta::kOff);
     int stopped() const { return stopped_; }
 
  private:
+    void add_view(MicroBatch& part, float weight, bool is_first);
+
     Model& model_;
     Backend& backend_;
     Communicator& communicator_;
@@ -35,7 +40,8 @@ class Evaluator {
     Input input_;
     BatchPasses alone_, &passes_;
     BatchCutter cutter_;
-    Tensor logits_;  // of a batch in several micro-batches, for `watch`
+    Tensor logits_;       // of a batch in several micro-batches, for `watch`
+    Tensor view_, mean_;  // floats: logits of a view, and their mean over views
     int stopped_ = 0;
 };
 
