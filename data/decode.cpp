@@ -343,7 +343,7 @@ void Decoder::read_raw(Crop crop, Image& image) const {
     }
 }
 
-void Decoder::read(Crop crop, Image& image, int reduction) {
+void Decoder::read(Crop crop, Image& image) {
     ENSURE(crop.top >= 0 && crop.left >= 0 && crop.H > 0 && crop.W > 0 && crop.top + crop.H <= H_ &&
                crop.left + crop.W <= W_,
            name_, ": the crop is not inside the image of ", W_, "x", H_);
@@ -351,7 +351,7 @@ void Decoder::read(Crop crop, Image& image, int reduction) {
     const uint64_t each = is_jpeg_ ? 6 * jpeg_->is_held_whole() : raw_.empty() ? 3 : 0;  // a pixel
     LargeImage::expect(each * uint64_t(H_) * uint64_t(W_) +
                        uint64_t(crop.H) * uint64_t(crop.W) * uint64_t(channels_));
-    if (is_jpeg_) return jpeg_->read(crop, image, reduction);
+    if (is_jpeg_) return jpeg_->read(crop, image);
     if (!raw_.empty()) return read_raw(crop, image);
     constexpr int kColour = cv::IMREAD_COLOR | cv::IMREAD_IGNORE_ORIENTATION;
     cv::Mat bgr =

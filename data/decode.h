@@ -34,13 +34,6 @@ struct Crop {
 // Converts n pixels as Pillow does: (19595·R + 38470·G + 7471·B) / 2^16, rounded. grey may be rgb.
 void rgb_to_grey(const uint8_t* rgb, size_t n, uint8_t* grey);
 
-// The largest of 1, 2, 4 and 8 by which `crop` can be reduced and still has H×W pixels.
-inline int reduction_to(Crop crop, int H, int W) {
-    int reduction = 8;
-    while (reduction > 1 && (crop.H < H * reduction || crop.W < W * reduction)) reduction /= 2;
-    return reduction;
-}
-
 // The default limit for the pixels of an image. Above it Pillow warns of a decompression bomb.
 constexpr int64_t kMaxPixels = 89'478'485;
 
@@ -66,9 +59,7 @@ class Decoder {
     // Decodes the opened image, or only `crop` of it: the same pixels, and for a JPEG less work.
     // Damage outside of the crop may then go unnoticed, but a missing end does not.
     void read(Image& image) { read({0, 0, H_, W_}, image); }
-    // reduction: 1, 2, 4 or 8. A JPEG may be decoded at that part of its height and width, which is
-    // less work; image.H and image.W say the result. Its pixels are means, not Pillow's.
-    void read(Crop crop, Image& image, int reduction = 1);
+    void read(Crop crop, Image& image);
 
  private:
     void read_raw(Crop crop, Image& image) const;

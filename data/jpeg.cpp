@@ -109,23 +109,12 @@ void JpegReader::open(std::span<const uint8_t> bytes, const std::string& name) {
     info_.out_color_space = info_.num_components == 4 ? JCS_CMYK : JCS_RGB;
 }
 
-void JpegReader::read(Crop crop, Image& image, int reduction) {
+void JpegReader::read(Crop crop, Image& image) {
     const size_t C = size_t(image.C);
-    const int whole_W = (W() + reduction - 1) / reduction;
-    if (reduction > 1) {
-        const auto reduced = [&](int& begin, int& size, int whole) {
-            const int end = std::min((begin + size + reduction / 2) / reduction, whole);
-            begin = std::min((begin + reduction / 2) / reduction, end - 1);
-            size = end - begin;
-        };
-        reduced(crop.top, crop.H, (H() + reduction - 1) / reduction);
-        reduced(crop.left, crop.W, whole_W);
-    }
     image.H = crop.H, image.W = crop.W;
     image.pixels.resize(size_t(crop.H) * size_t(crop.W) * C);
     line_.resize(size_t(W()) * 4);
     if (setjmp(escape_)) fail(name_, ": ", reason_);
-    info_.scale_num = 1, info_.scale_denom = unsigned(reduction);
     if (C == 1 && info_.jpeg_color_space == JCS_GRAYSCALE) info_.out_color_space = JCS_GRAYSCALE;
     jpeg_start_decompress(&info_);
     const bool cmyk = info_.out_color_space == JCS_CMYK;
@@ -134,9 +123,9 @@ void JpegReader::read(Crop crop, Image& image, int reduction) {
         give_up("damaged: not the number of colours that was announced");
     const JDIMENSION begin = JDIMENSION(crop.top), end = JDIMENSION(crop.top + crop.H);
     size_t left = size_t(crop.left);  // of the crop in line_
-    if (crop.W < whole_W) {
+    if (crop.W < W()) {
         JDIMENSION first = JDIMENSION(std::max(crop.left - kMargin, 0));
-        JDIMENSION width = JDIMENSION(std::min(crop.left + crop.W + kMargin, whole_W)) - first;
+        JDIMENSION width = JDIMENSION(std::min(crop.left + crop.W + kMargin, W())) - first;
         jpeg_crop_scanline(&info_, &first, &width);  // moves `first` down to a block boundary
         left -= first;
     }
@@ -158,19 +147,6 @@ void JpegReader::read(Crop crop, Image& image, int reduction) {
         jpeg_finish_decompress(&info_);
     else
         jpeg_abort_decompress(&info_);
-}
-
-void JpegReader::skim(Crop crop) {
-    line_.resize(size_t(W()) * 4);
-    if (setjmp(escape_)) fail(name_, ": ", reason_);
-    jpeg_start_decompress(&info_);
-    JDIMENSION first = JDIMENSION(crop.left), width = JDIMENSION(crop.W);
-    if (crop.W < W()) jpeg_crop_scanline(&info_, &first, &width);
-    if (crop.top > 0) jpeg_skip_scanlines(&info_, JDIMENSION(crop.top));
-    JSAMPROW line = line_.data();
-    while (info_.output_scanline < JDIMENSION(crop.top + crop.H))
-        if (jpeg_read_scanlines(&info_, &line, 1) != 1) give_up("damaged: a row is missing");
-    jpeg_abort_decompress(&info_);
 }
 
 }  // namespace convoy

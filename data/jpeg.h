@@ -23,11 +23,9 @@ class JpegReader {
     // Whether libjpeg holds the whole image in memory: 2 bytes per sample.
     bool is_held_whole() { return jpeg_has_multiple_scans(&info_); }
     // Decodes `crop` of the opened image as RGB or grey (image.C): the same pixels as in the whole
-    // image. CMYK becomes RGB as in Pillow. reduction: see Decoder::read. Throws Error. Call open()
+    // image. CMYK becomes RGB as in Pillow. Throws Error. Call open()
     // before the next read().
-    void read(Crop crop, Image& image, int reduction);
-    // Decodes the rows and columns that read() would return and drops them, to time libjpeg alone.
-    void skim(Crop crop);
+    void read(Crop crop, Image& image);
 
  private:
     // libjpeg's callbacks, and how they leave it.

@@ -267,12 +267,7 @@ void Loader::make_row(Buffers& buffers, Slot& slot, size_t row) {
     slot.batch.labels[row] = source_->label(place);
     decoder.open(buffers.bytes, source_->name(place));
     const Crop crop = input_crop(decoder.H(), decoder.W(), how_, epoch_, sample);
-    int reduction = 1;
-    if (options_.fast) {
-        const Resizing to = input_resizing(crop.H, crop.W, how_, epoch_, sample);
-        reduction = reduction_to(crop, to.H, to.W);
-    }
-    decoder.read(crop, image, reduction);
+    decoder.read(crop, image);
     const bool own = int(row) < slot.batch.wanted;
     float* out = own ? slot.batch.x + row * how_.size.elems() : slot.partner.data();
     input_row(image, how_, epoch_, sample, buffers.row, out);

@@ -91,8 +91,8 @@ void ShardSource::read(size_t i, std::vector<uint8_t>& bytes) const {
     to.resize(length);
     storage->read(offset, to);
     if (crc32c(to) != index.checksums[sample])
-        fail(name(i), ": damaged: it is not what its index says; remove ", kIndexName,
-             " beside it if the shard was changed on purpose");
+        fail(name(i), ": damaged: its checksum differs from the one in ", kIndexName,
+             "; if you changed the shard, remove that file from its folder");
     if (is_raw) raw_to_pnm(index.shape, planes, bytes);
 }
 

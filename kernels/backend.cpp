@@ -164,16 +164,12 @@ static std::unique_ptr<Backend> make_cpu(const BackendOptions& options, std::str
     if (options.precision == Precision::kTf32)
         fail("--precision tf32 needs a GPU or --device simt; use fp32 or bf16 on the CPU",
              why.empty() ? "" : "; ", why);
-    if (options.gemm == Gemm::kCublas)
-        fail("CONVOY_GEMM=cublas needs a GPU; unset it on the CPU", why.empty() ? "" : "; ", why);
     const Micro& micro = pick_micro(options.precision == Precision::kBf16);
     return std::make_unique<CpuBackend>(options, micro, std::move(why));
 }
 
 std::unique_ptr<Backend> make_backend(const std::string& device, const BackendOptions& options) {
     if (device == "cpu") return make_cpu(options);
-    if (device == "simt" && options.gemm == Gemm::kCublas)
-        fail("CONVOY_GEMM=cublas needs a GPU; unset it with --device simt");
     if (device == "simt" && !simt::make_device_backend)
         fail("--device simt: built without the emulator; run `make trainer-simt` to build with it");
     if (device == "simt") return simt::make_device_backend(0, options);

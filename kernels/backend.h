@@ -343,14 +343,10 @@ constexpr const char* name_of(Precision precision) {
     return precision == Precision::kFp32 ? "fp32" : precision == Precision::kTf32 ? "tf32" : "bf16";
 }
 
-// Linear layers on a GPU: our kernels, or NVIDIA's cuBLAS if it is installed.
-enum class Gemm { kOwn, kCublas };
-
 struct BackendOptions {
     int threads = 0;  // compute threads; 0: as many as this process may use (affinity and cgroup)
     ConvMethod conv = ConvMethod::kAuto;
     Precision precision = Precision::kFp32;
-    Gemm gemm = Gemm::kOwn;
 };
 
 // device: "cpu", "cuda", "cuda:1", "simt", or "" for a GPU if there is one, else the CPU.

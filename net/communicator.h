@@ -74,8 +74,8 @@ class Links {
     // not received yet holds up those of other channels behind it.
     virtual std::future<void> receive(int rank, std::span<std::byte> bytes, int channel = 0,
                                       std::function<void()> then = {}) = 0;
-    // Blocks until the future is ready. Such waits count as those in collectives do, for the stall
-    // diagnosis and CONVOY_GIVE_UP. Throws the communicator's Error where the other rank is lost.
+    // Blocks until the future is ready. Such waits count for the stall diagnosis like those in
+    // collectives. Throws the communicator's Error where the other rank is lost.
     virtual void wait(std::future<void>& done) = 0;
 };
 
@@ -183,8 +183,8 @@ class Communicator {
     // This rank alone fails: from an elastic job it leaves with this reason, which the others log,
     // and they go on. Any other job ends, as by abort().
     virtual void fail_alone(const std::string& why) noexcept { abort(why); }
-    // Around each other wait for what another rank does: it counts as a collective does, for the
-    // stall diagnosis and CONVOY_GIVE_UP.
+    // Call it before and after any other wait for another rank, so that the stall diagnosis counts
+    // the wait like a collective.
     virtual void set_waiting(bool waits) { (void)waits; }
 };
 
@@ -206,9 +206,6 @@ struct JoinOptions {
     // --port; 0: the coordinator's port number, or the next free one above it.
     uint16_t listen_port = 0;
     std::string advertise;  // host or host:port to tell the peers; "": the socket's address
-    // The interface, address or network to use ("eth1", "10.0.0.7", "10.0.0.0/24"); "": the one
-    // that the route to the coordinator takes.
-    std::string iface;
     Access access;
     std::chrono::milliseconds join_timeout{600'000};
     // A rank is lost when its connection ends, or when three heartbeats are missing and its machine
@@ -216,9 +213,6 @@ struct JoinOptions {
     std::chrono::milliseconds heartbeat{1'000};
     // Rank 0's value. When no byte has moved for this long, every log names the rank to blame.
     std::chrono::milliseconds stall{30'000};
-    // Rank 0's value: after so long without progress the ranks that all wait for are given up, or,
-    // if all are in one collective, its connections. 0: never.
-    std::chrono::milliseconds give_up{0};
     // Rank 0's values: send sums above 16 KB and gathers as bf16; where a rank is lost, collectives
     // throw RingBroken, and regroup() goes on with those that are left. min_world: what
     // min_world() says there. `alone`: go on even if only few of them answer and the others may be

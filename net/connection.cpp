@@ -150,14 +150,14 @@ asio::awaitable<void> secure(Socket& socket, const TlsContext& tls, bool dialled
     }
 }
 
-asio::awaitable<Socket> dial(std::string host, uint16_t port, const Addresses& from,
-                             const TlsContext& tls, std::chrono::milliseconds patience) {
+asio::awaitable<Socket> dial(std::string host, uint16_t port, const TlsContext& tls,
+                             std::chrono::milliseconds patience) {
     std::vector<tcp::endpoint> endpoints = co_await resolve(host, port);
-    co_return co_await dial(endpoints, from, tls, patience);
+    co_return co_await dial(endpoints, tls, patience);
 }
 
-asio::awaitable<Socket> dial(std::vector<tcp::endpoint>& endpoints, const Addresses& from,
-                             const TlsContext& tls, std::chrono::milliseconds patience) {
+asio::awaitable<Socket> dial(std::vector<tcp::endpoint>& endpoints, const TlsContext& tls,
+                             std::chrono::milliseconds patience) {
     std::string why;
     bool all_refused = !endpoints.empty();
     for (const bool is_one = endpoints.size() == 1; !endpoints.empty();) {
@@ -167,14 +167,6 @@ asio::awaitable<Socket> dial(std::vector<tcp::endpoint>& endpoints, const Addres
         why += why.empty() ? "" : ", ";
         bool refused = false;
         try {
-            socket.open(endpoint.protocol());
-            const auto own = std::find_if(from.begin(), from.end(), [&](const auto& address) {
-                return address.is_v4() == endpoint.address().is_v4();
-            });
-            if (own != from.end())
-                socket.bind(tcp::endpoint(*own, 0));
-            else if (!from.empty())
-                throw std::system_error(make_error_code(std::errc::address_family_not_supported));
             co_await within(patience, socket, socket.async_connect(endpoint, asio::use_awaitable));
             co_await within(patience, socket, secure(socket, tls, true));
             co_return socket;

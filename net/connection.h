@@ -33,8 +33,6 @@ std::string reason(const std::error_code& error);
 // within a machine to send without pacing.
 void set_options(tcp::socket& socket);
 
-using Addresses = std::vector<asio::ip::address>;
-
 // No address of a host answered.
 struct NotReached : Error {
     NotReached(const std::string& text, bool refused) : Error(text), all_refused(refused) {}
@@ -48,14 +46,13 @@ asio::awaitable<std::vector<tcp::endpoint>> resolve(std::string host, uint16_t p
 // AccessError where the other end does not show that it holds the token, std::system_error where it
 // hangs up. Without a token nothing is done.
 asio::awaitable<void> secure(Socket& socket, const TlsContext& tls, bool dialled);
-// Tries each address of host:port once, for `patience`, from one of this machine's addresses
-// `from` (none: the system chooses). Throws NotReached with the reasons ("connection refused"),
-// Error where the name is not known, and AccessError as secure() does.
-asio::awaitable<Socket> dial(std::string host, uint16_t port, const Addresses& from,
-                             const TlsContext& tls, std::chrono::milliseconds patience);
+// Tries each address of host:port once, for `patience`. Throws NotReached with the reasons
+// ("connection refused"), Error if the name is not known, and AccessError as secure() does.
+asio::awaitable<Socket> dial(std::string host, uint16_t port, const TlsContext& tls,
+                             std::chrono::milliseconds patience);
 // Likewise from a list of addresses, which is left with those that were not tried.
-asio::awaitable<Socket> dial(std::vector<tcp::endpoint>& endpoints, const Addresses& from,
-                             const TlsContext& tls, std::chrono::milliseconds patience);
+asio::awaitable<Socket> dial(std::vector<tcp::endpoint>& endpoints, const TlsContext& tls,
+                             std::chrono::milliseconds patience);
 
 // Reads one message of at most `limit` body bytes. Throws std::system_error from the socket, and
 // Error (wire.h) for bytes that make no sense.

@@ -354,8 +354,6 @@ void Coordinator::back(Client& client) {
     regroup_.back(client.rank, join);
     regroup_.heard(client.rank, now_);
     if (cut_off_) regroup_.doubt(now_);  // if one is back, others may be soon
-    const milliseconds patience(ring_.rules.give_up_ms);
-    if (patience.count() > 0) due_ = std::min(due_, now_ + patience);
     decide();
 }
 
@@ -586,7 +584,6 @@ void Coordinator::on(const event::Tick&) {
     if (stage_ == Stage::running)
         if (const auto stalled = watch_.report(now_)) notice(*stalled);
     if (stage_ == Stage::gathering && !is_again() && !is_told_) tell_status("", roster_.status());
-    give_up();
     hurry();
     decide();
     tell_wait();
@@ -612,36 +609,18 @@ void Coordinator::tell_wait() {
     tell_wait_ *= 2;
 }
 
-// CONVOY_GIVE_UP: no rank is waited for without end, even if it lives.
-void Coordinator::give_up() {
-    const milliseconds patience(ring_.rules.give_up_ms), waited = watch_.longest_wait(now_);
-    if (stage_ != Stage::running || patience.count() == 0 || waited < patience) return;
-    const std::string why = fmt::format("no progress for {:.1f} s, CONVOY_GIVE_UP={:g}",
-                                        waited.count() / 1e3, patience.count() / 1e3);
-    const std::vector<int> late = watch_.waited_for(now_);
-    if (!elastic() || late.size() == clients(Role::member).size()) {
-        const int lost = late.empty() ? -1 : late.front();
-        return stop_job(lost, lost < 0 ? why : cat(name(lost), ": ", why));
-    }
-    lose(late, why);
-}
-
 // No rank that forms a ring is waited for without end: a stranger may have taken its place.
 void Coordinator::hurry() {
     if (now_ < due_ || cut_off_) return;
     if (stage_ == Stage::running || (stage_ == Stage::gathering && !is_again())) return;
     due_ = Time::max();
-    std::vector<int> late, away;
+    std::vector<int> late;
     for (const Client* client : clients(Role::member))
         if (stage_ == Stage::forming ? !client->ready : regroup_.waits_for(client->rank))
             late.push_back(client->rank);
     const std::string why = "it did not do its part of forming the ring in time";
     if (!elastic()) return stop_job(late.front(), cat(name(late.front()), ": ", why));
-    const bool for_all = is_again() && ring_.rules.give_up_ms > 0;
     lose(late, why);
-    for (int rank = 0; rank < ring_.world && for_all; ++rank)  // that are not connected
-        if (regroup_.waits_for(rank)) away.push_back(rank);
-    lose(away, why, /*certain=*/false);
 }
 
 // Handles three missed heartbeats. In an elastic job a silent rank is lost. Else the rank is lost

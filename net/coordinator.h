@@ -177,7 +177,6 @@ class Coordinator {
     void stop_job(int lost, const std::string& why, wire::End end = wire::End::job);
     void next_job();
     void check_silence(Client& client);
-    void give_up();
     void hurry();
     void tell_wait();
 

@@ -99,8 +99,7 @@ asio::awaitable<void> Edges::dial_peer(int rank) {
     for (int attempt = 1; attempt <= kEdgeAttempts; ++attempt) {
         membership_.status().throw_if_ended();
         try {
-            Socket socket =
-                co_await dial(host, port, membership_.from(), membership_.tls(), kDialPatience);
+            Socket socket = co_await dial(host, port, membership_.tls(), kDialPatience);
             const wire::Edge edge{welcome_.job, welcome_.rank, rank, generation_};
             co_await within(kDialPatience, socket, shake_hands(edge, socket));
             add_edge(rank, std::move(socket));
@@ -169,24 +168,17 @@ asio::awaitable<void> Edges::accept_waiting() {
     }
 }
 
-// Logs a peer to which packets leave by another interface than the user chose: on a machine with
-// two networks that is no error, but often slow.
+// Logs a peer to which packets leave by another interface than to the coordinator: on a machine
+// with two networks that is no error, but often slow.
 void Edges::check_route(int rank, const asio::ip::address& peer) const {
-    const std::string used = interface_towards(peer);
-    if (used.empty() || is_loopback(peer) || !interface_with(peer).empty()) return;
-    std::string chosen, why;
     const auto coordinator = membership_.first().address();
-    if (!membership_.from().empty()) {
-        chosen = interface_with(membership_.from().front());
-        why = "as CONVOY_IFACE says";
-    } else if (!is_loopback(coordinator) && interface_with(coordinator).empty()) {
-        chosen = interface_towards(coordinator);
-        why = cat("like traffic to the coordinator; choose another address with CONVOY_IFACE or ",
-                  "--advertise of rank ", rank);
-    }
-    if (!chosen.empty() && chosen != used)
-        membership_.log().notice("traffic to ", name(rank), " leaves by ", used, ", not by ",
-                                 chosen, " ", why);
+    for (const auto& address : {peer, coordinator})
+        if (is_loopback(address) || !interface_with(address).empty()) return;
+    const std::string used = interface_towards(peer), usual = interface_towards(coordinator);
+    if (!used.empty() && !usual.empty() && used != usual)
+        membership_.log().notice("traffic to ", name(rank), " leaves by ", used, ", not by ", usual,
+                                 " like traffic to the coordinator; choose another address with ",
+                                 "--advertise of rank ", rank);
 }
 
 void Edges::add_edge(int rank, Socket socket) {

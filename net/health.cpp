@@ -19,7 +19,7 @@ asio::awaitable<PeerHealth> ask_health(wire::Member member, tcp::endpoint first,
     PeerHealth answer;
     try {
         const auto [host, port] = reachable(member.address, first);
-        Socket socket = co_await dial(host, port, {}, tls, kAskPatience);
+        Socket socket = co_await dial(host, port, tls, kAskPatience);
         co_await within(kAskPatience, socket, ask_health(socket, answer.health));
     } catch (const NotReached& e) {
         answer.why = e.what(), answer.refused = e.all_refused;
@@ -70,18 +70,19 @@ struct Search {
         } catch (const TimedOut&) {
             if (connected)
                 note(2, {false, false,
-                         cat("what listens at ", who, " has not answered in ", patience.count(),
-                             " ms: its process is stopped or starved")});
+                         cat("the process that listens at ", who, " has not answered in ",
+                             patience.count(), " ms: it is stopped or starved")});
         } catch (const std::system_error& e) {
             if (connected)
                 note(1, {false, true,
-                         cat("what listens at ", who, " gave no answer: ", reason(e.code()),
-                             "; is it a trainer?")});
+                         cat("the process that listens at ", who, " did not answer (",
+                             reason(e.code()), "): check that it is a trainer")});
         } catch (const AccessError& e) {
-            note(2, {false, false, cat("what listens at ", who, ": ", e.what())});
+            note(2, {false, false, cat("the process that listens at ", who, ": ", e.what())});
         } catch (const Error& e) {
             note(1,
-                 {false, true, cat("what listens at ", who, " is no healthy trainer: ", e.what())});
+                 {false, true,
+                  cat("the process that listens at ", who, " is no healthy trainer: ", e.what())});
         }
     }
 };

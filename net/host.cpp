@@ -53,40 +53,7 @@ std::vector<Interface> interfaces() {
     return found;
 }
 
-// Whether `address` is in the network "10.0.0.0/24"; false also where `text` is no network.
-bool is_within(const asio::ip::address& address, const std::string& text) {
-    std::error_code invalid;
-    const auto contains = [&](const auto& network, const auto& one) {
-        using Network = std::decay_t<decltype(network)>;
-        return !invalid && Network(one, network.prefix_length()).canonical() == network.canonical();
-    };
-    return address.is_v4() ? contains(asio::ip::make_network_v4(text, invalid), address.to_v4())
-                           : contains(asio::ip::make_network_v6(text, invalid), address.to_v6());
-}
-
-bool is_link_local(const asio::ip::address& address) {
-    return address.is_v6() && address.to_v6().is_link_local();
-}
-
 }  // namespace
-
-std::vector<asio::ip::address> addresses_of(const std::string& iface) {
-    std::error_code not_an_address;
-    const auto wanted = asio::ip::make_address(iface, not_an_address);
-    std::vector<asio::ip::address> found;
-    std::string all;
-    for (const Interface& i : interfaces()) {
-        all += cat(all.empty() ? "" : ", ", i.name, " ", i.address.to_string());
-        if (i.name == iface || (!not_an_address && i.address == wanted) ||
-            is_within(i.address, iface))
-            found.push_back(i.address);
-    }
-    if (found.empty())
-        fail("CONVOY_IFACE=", iface,
-             " is no interface, address or network of this machine; it has ", all);
-    if (!std::ranges::all_of(found, is_link_local)) std::erase_if(found, is_link_local);
-    return found;
-}
 
 std::vector<asio::ip::address> all_addresses() {
     std::vector<asio::ip::address> all;

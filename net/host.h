@@ -12,11 +12,6 @@ namespace convoy {
 // loopback connects them. Never used as an address.
 std::string host_id();
 
-// The addresses of this machine that CONVOY_IFACE means: those of an interface, one address, or
-// those within a network ("10.0.0.0/24", "fd77::/64"). Throws Error with a list of all addresses
-// where none fits. Link-local IPv6 addresses are left out where there are others.
-std::vector<asio::ip::address> addresses_of(const std::string& iface);
-
 // Every address of this machine, loopback included.
 std::vector<asio::ip::address> all_addresses();
 

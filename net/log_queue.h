@@ -18,8 +18,8 @@ namespace convoy {
 class Refusals {
  public:
     explicit Refusals(int lines = 10) : most_(lines) {}
-    // What to log of a refusal at `now`: at most so many lines a minute, the first of which counts
-    // those that were left out before. "": nothing.
+    // The line to log for a refusal at `now`; "": nothing. At most `lines` lines are logged per
+    // minute. The first line of a minute says how many were left out before.
     std::string line(Clock::time_point now, const std::string& text);
 
  private:

@@ -32,7 +32,6 @@ Membership::Membership(Log& log, const JoinOptions& options)
       heartbeat_(options.heartbeat),
       stall_(options.stall),
       patience_(options.join_timeout),
-      from_(options.iface.empty() ? Addresses() : addresses_of(options.iface)),
       listener_(io_, log_, options.access) {
     progress_.since = heard_ = Clock::now();
     expect_edges();

@@ -61,7 +61,6 @@ class Membership {
     asio::io_context& io() { return io_; }
     Listener& listener() { return listener_; }
     const TlsContext& tls() const { return listener_.tls(); }
-    const Addresses& from() const { return from_; }  // of CONVOY_IFACE; none: the system chooses
     const tcp::endpoint& first() const { return first_; }  // the job's first coordinator
     uint64_t process() const { return process_; }
     LogQueue& log() { return log_; }
@@ -147,7 +146,6 @@ class Membership {
 
     LogQueue log_;
     const std::chrono::milliseconds heartbeat_, stall_, patience_;
-    const Addresses from_;
     const uint64_t process_ = fresh_id();
     JobStatus status_;
     Progress progress_;

@@ -136,10 +136,10 @@ asio::awaitable<Socket> Rejoin::dial_candidate(int candidate) {
     const wire::Welcome& last = m_.welcome();
     if (candidate < 0) {
         std::vector<tcp::endpoint> endpoints{m_.first()};
-        co_return co_await dial(endpoints, m_.from(), m_.tls(), kAskPatience);
+        co_return co_await dial(endpoints, m_.tls(), kAskPatience);
     }
     const auto [host, port] = reachable(last.peers[size_t(candidate)].address, m_.first());
-    co_return co_await dial(host, port, m_.from(), m_.tls(), kAskPatience);
+    co_return co_await dial(host, port, m_.tls(), kAskPatience);
 }
 
 }  // namespace

@@ -172,7 +172,7 @@ asio::awaitable<void> Rendezvous::connect(std::vector<tcp::endpoint>& endpoints)
     if (connection_) connection_->close();
     try {
         connection_ = std::make_shared<Connection>(
-            co_await dial(endpoints, membership_.from(), membership_.tls(), kDialPatience));
+            co_await dial(endpoints, membership_.tls(), kDialPatience));
     } catch (const AccessError&) {
         throw;
     } catch (const Error& e) {
@@ -205,8 +205,8 @@ asio::awaitable<void> Rendezvous::take_offer() {
 
 asio::awaitable<wire::Offer> Rendezvous::ask_rank(std::string address, tcp::endpoint first) {
     const auto [host, port] = reachable(address, first);
-    const auto connection = std::make_shared<Connection>(
-        co_await dial(host, port, membership_.from(), membership_.tls(), kDialPatience));
+    const auto connection =
+        std::make_shared<Connection>(co_await dial(host, port, membership_.tls(), kDialPatience));
     connection->send(wire::encode_empty(wire::Type::offer));
     Message answer;
     co_await connection->read(answer, kDialPatience);
@@ -283,10 +283,7 @@ asio::awaitable<void> Rendezvous::serve_if_mine() {
         if (!own_name) in_use = try_to_listen(endpoint.address()) || in_use;
     // Where none of the addresses is ours, they are of a forwarded port or a public address in
     // front of this machine, or of a coordinator that is not up yet. JOIN works for all of these.
-    if (!listener.is_open() && !in_use && (own_name || options_.rank == 0)) {
-        if (membership_.from().empty()) try_to_listen({});
-        for (const auto& address : membership_.from()) try_to_listen(address);
-    }
+    if (!listener.is_open() && !in_use && (own_name || options_.rank == 0)) try_to_listen({});
     if (!listener.is_open()) co_return;
     serves_ = true;
     listener.tell_if_exposed();
@@ -368,9 +365,8 @@ wire::Join Rendezvous::join_message() const {
     join.world = options_.world;
     join.serves = membership_.coordinator_id();
     join.heartbeat_ms = ms(options_.heartbeat);
-    join.rules = {
-        options_.bf16_wire, options_.elastic,     options_.alone, uint32_t(options_.min_world),
-        ms(options_.stall), ms(options_.give_up), options_.shm};
+    join.rules = {options_.bf16_wire,           options_.elastic,   options_.alone,
+                  uint32_t(options_.min_world), ms(options_.stall), options_.shm};
     join.process = membership_.process();
     join.host = options_.host_id.empty() ? host_id() : options_.host_id;
     join.address = advertised();

@@ -22,9 +22,8 @@ class StallWatch {
     // waited in a collective for `patience` with nothing done and no byte moved. Otherwise "",
     // however long a rank computes while no other rank waits for it.
     std::string stall(Clock::time_point now) const;
-    // How long some rank has waited so, and for whom: ranks that do not wait themselves, or are
-    // silent. None where all ranks wait in the same collective.
-    std::chrono::milliseconds longest_wait(Clock::time_point now) const;
+    // The ranks for which some rank waits so: those that do not wait themselves, or are silent.
+    // None if all ranks wait in the same collective.
     std::vector<int> waited_for(Clock::time_point now) const;
     // The same text for the log: once, then again after twice that time, four times, …
     std::optional<std::string> report(Clock::time_point now);
@@ -39,6 +38,7 @@ class StallWatch {
         wire::Heartbeat beat;
         Clock::time_point heard, moved;
     };
+    std::chrono::milliseconds longest_wait(Clock::time_point now) const;
     std::string describe(int rank, Clock::time_point now) const;
 
     std::vector<Rank> ranks_;

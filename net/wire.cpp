@@ -72,7 +72,7 @@ class Writer {
     void put(const Member& member) { (*this)(member.host, member.address, member.process); }
     void put(const RingId& ring) { (*this)(ring.id, ring.generation, ring.members); }
     void put(const Rules& r) {
-        (*this)(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.give_up_ms, r.shm);
+        (*this)(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.shm);
     }
     void put(End end) { put(uint8_t(end)); }
     void put(const Settings::value_type& pair) { (*this)(pair.first, pair.second); }
@@ -124,9 +124,7 @@ class Reader {
     }
     void get(Member& member) { (*this)(member.host, member.address, member.process); }
     void get(RingId& ring) { (*this)(ring.id, ring.generation, ring.members); }
-    void get(Rules& r) {
-        (*this)(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.give_up_ms, r.shm);
-    }
+    void get(Rules& r) { (*this)(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.shm); }
     void get(End& end) {
         end = End(take(1)[0]);
         if (end > End::cut_off) fail("a ", name(type_), " message ends nothing that there is");

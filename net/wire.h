@@ -26,8 +26,8 @@
 //                                    pairs settings
 //                                    rules (rank 0's count): u8 sums travel as bf16, u8 the job
 //                                    continues without lost ranks, u8 also without a majority,
-//                                    u32 fewest ranks, u32 stall in ms, u32 give up after ms, u8
-//                                    ranks of a host share memory
+//                                    u32 fewest ranks, u32 stall in ms, u8 ranks of a host
+//                                    share memory
 //   STATUS      coordinator → rank   text: who is here, who is missing
 //   REFUSE      coordinator → rank   u8 worth trying again, text why, u8 no job has begun there
 //   WELCOME     coordinator → rank   u64 job, i32 rank, i32 world, i32 rank that serves the
@@ -138,7 +138,7 @@ using Settings = std::map<std::string, std::string>;
 // Settings of the job that coordinators need, so every rank knows them: any may become one.
 struct Rules {
     bool bf16 = false, elastic = false, alone = false;
-    uint32_t min_world = 1, stall_ms = 30'000, give_up_ms = 0;
+    uint32_t min_world = 1, stall_ms = 30'000;
     bool shm = false;
 };
 

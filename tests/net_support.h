@@ -95,6 +95,21 @@ inline JoinOptions rank_options(int rank, int world, uint16_t port = 0) {
     return options;
 }
 
+// The same if rank 0 passes the port: rank 0 sets it when it listens, the others wait for it.
+inline JoinOptions rank_options(int rank, int world, Port& port) {
+    JoinOptions options = rank_options(rank, world);
+    if (rank == 0)
+        options.listening = [&port](uint16_t p) { port.set(p); };
+    else
+        options.port = port.get();
+    return options;
+}
+
+inline void finish(const Job& job) {
+    job.communicator->barrier();
+    job.communicator->leave();
+}
+
 // Runs `work` on each rank of a new job, then rethrows the error of the lowest rank.
 inline void run_ranks(int world, const std::function<void(JoinOptions&)>& adjust,
                       const std::function<void(Job&)>& work) {
@@ -105,15 +120,12 @@ inline void run_ranks(int world, const std::function<void(JoinOptions&)>& adjust
     for (int rank = 0; rank < world; ++rank)
         threads.emplace_back([&, rank] {
             try {
-                JoinOptions options = rank_options(rank, world);
+                JoinOptions options = rank_options(rank, world, port);
                 options.heartbeat = std::chrono::milliseconds(200);
-                if (rank == 0) options.listening = [&](uint16_t p) { port.set(p); };
-                if (rank > 0) options.port = port.get();
                 adjust(options);
                 Job job = join(options, diary.log());
                 work(job);
-                job.communicator->barrier();
-                job.communicator->leave();
+                finish(job);
             } catch (...) {
                 failures[size_t(rank)] = std::current_exception();
                 if (rank == 0) port.fail(std::current_exception());

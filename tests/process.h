@@ -81,7 +81,7 @@ class Process {
     bool wait_for(const std::string& text, double seconds = 60) {
         const auto until =
             std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-        while (output().find(text) == std::string::npos) {
+        while (!contains(output(), text)) {
             if (std::chrono::steady_clock::now() > until) return false;
             std::this_thread::sleep_for(std::chrono::milliseconds(10));
         }

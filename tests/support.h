@@ -10,6 +10,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "src/base/check.h"
@@ -23,6 +24,14 @@
     INFO(#x " := ", name)
 
 namespace convoy {
+
+inline bool contains(std::string_view text, std::string_view part) {
+    return text.find(part) != text.npos;
+}
+
+// Checks that the expression throws an Error whose message contains `text`.
+#define CHECK_FAILS(expression, text) \
+    CHECK_THROWS_WITH_AS(expression, doctest::Contains(std::string(text).c_str()), ::convoy::Error)
 
 // n floats in [-1, 1); the same seed gives the same floats.
 inline std::vector<float> random_floats(size_t n, uint64_t seed) {

@@ -297,10 +297,9 @@ TEST_CASE("batch_norm of no images leaves the sums; groups that do not fit are r
     CHECK(std::vector<float>(sums) == std::vector<float>{3, 4});
     CHECK(dgamma.data()[0] == 5);
     float x[8] = {};
-    CHECK_THROWS_WITH_AS(normalise(*backend, {x, 2, 2, 2, 1}, wrong, one, one, nullptr, false, kEps,
-                                   {x, 2, 2, 2, 1}, kept, sums.data()),
-                         doctest::Contains("x has 2 images, the bounds of the groups end at 1"),
-                         Error);
+    CHECK_FAILS(normalise(*backend, {x, 2, 2, 2, 1}, wrong, one, one, nullptr, false, kEps,
+                          {x, 2, 2, 2, 1}, kept, sums.data()),
+                "x has 2 images, the bounds of the groups end at 1");
     CHECK_THROWS_AS(backend->batch_norm_eval({x, 2, 2, 2, 1}, one, one, one, one, nullptr, false,
                                              kEps, {x, 1, 2, 2, 1}),
                     Error);

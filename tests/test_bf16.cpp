@@ -68,17 +68,14 @@ TEST_CASE("an op refuses tensors that hold another type than it can work with") 
     const Shape shape{1, 1, 1, 4};
     const Tensor halves(x, shape, Type::kBfloat16), floats(y, shape);
     const Tensor w(x, {4, 1, 1, 4});
-    CHECK_THROWS_WITH_AS(make_backend("cpu")->linear(halves, w, nullptr, false, floats),
-                         doctest::Contains("tensor 1x1x1x4 is bf16"), Error);
+    CHECK_FAILS(make_backend("cpu")->linear(halves, w, nullptr, false, floats),
+                "tensor 1x1x1x4 is bf16");
     for (const std::string& device : {std::string("cpu"), kernel_device()}) {
         auto model = make_backend(device, {.threads = 1, .precision = Precision::kBf16});
-        CHECK_THROWS_WITH_AS(model->add(halves, floats), doctest::Contains("x holds bf16, y fp32"),
-                             Error);
-        CHECK_THROWS_WITH_AS(model->linear(floats, w, nullptr, false, floats),
-                             doctest::Contains("fp32"), Error);
-        CHECK_THROWS_WITH_AS(model->linear(halves, w, nullptr, false, halves),
-                             doctest::Contains("a tensor 4x1x1x4 of fp32 among others of bf16"),
-                             Error);
+        CHECK_FAILS(model->add(halves, floats), "x holds bf16, y fp32");
+        CHECK_FAILS(model->linear(floats, w, nullptr, false, floats), "fp32");
+        CHECK_FAILS(model->linear(halves, w, nullptr, false, halves),
+                    "a tensor 4x1x1x4 of fp32 among others of bf16");
     }
 }
 

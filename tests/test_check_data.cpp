@@ -26,10 +26,6 @@ std::string printed(Print print) {
     return text;
 }
 
-bool has(const std::string& text, const std::string& part) {
-    return text.find(part) != std::string::npos;
-}
-
 }  // namespace
 
 TEST_CASE("check names every bad file with its cause, counts by class, and finds copies") {
@@ -57,18 +53,19 @@ TEST_CASE("check names every bad file with its cause, counts by class, and finds
             [&](std::FILE* file) { bad = check_data(set, threads, kMaxPixels, false, file, log); });
         INFO(text);
         CHECK(bad == 2);
-        CHECK(has(text, cat("bad: ", dir / "train/b/2.jpg", ": truncated")));
-        CHECK(has(text, cat("bad: ", dir / "val/b/empty.png", ": the file is empty")));
-        CHECK(has(text, "training: 6 images, 1 bad"));
-        CHECK(has(text, "validation: 4 images, 1 bad"));
-        CHECK(has(text, "sizes from 96x96 to 96x96"));
-        CHECK(has(text, cat("in two classes: ", dir / "train/a/1.jpg = ", dir / "train/b/3.jpg")));
-        CHECK(has(text, cat("in training and validation: ", dir / "train/a/2.jpg = ",
-                            dir / "val/a/copy.jpg")));
-        CHECK(has(text, "1 more images repeat another of their class"));
-        CHECK(has(text, "the largest class has 1.0 times the images of the smallest"));
-        CHECK(has(text, "5 jpg; sizes"));
-        CHECK(has(text, "2 .heic, 1 .txt"));
+        CHECK(contains(text, cat("bad: ", dir / "train/b/2.jpg", ": truncated")));
+        CHECK(contains(text, cat("bad: ", dir / "val/b/empty.png", ": the file is empty")));
+        CHECK(contains(text, "training: 6 images, 1 bad"));
+        CHECK(contains(text, "validation: 4 images, 1 bad"));
+        CHECK(contains(text, "sizes from 96x96 to 96x96"));
+        CHECK(contains(text,
+                       cat("in two classes: ", dir / "train/a/1.jpg = ", dir / "train/b/3.jpg")));
+        CHECK(contains(text, cat("in training and validation: ", dir / "train/a/2.jpg = ",
+                                 dir / "val/a/copy.jpg")));
+        CHECK(contains(text, "1 more images repeat another of their class"));
+        CHECK(contains(text, "the largest class has 1.0 times the images of the smallest"));
+        CHECK(contains(text, "5 jpg; sizes"));
+        CHECK(contains(text, "2 .heic, 1 .txt"));
     }
     const auto report = nlohmann::json::parse(
         printed([&](std::FILE* file) { check_data(set, 2, kMaxPixels, true, file, log); }));
@@ -97,15 +94,10 @@ TEST_CASE("bench data measures every stage and prints a table or JSON lines") {
         rows.push_back(nlohmann::json::parse(line));
         CHECK(rows.back().at("images_per_second").get<double>() > 0);
     }
-    REQUIRE(rows.size() == 11);  // five stages, the loaders with 1, 2 and 3 threads
-    CHECK(has(rows[1].at("stage"), "floor"));
-    CHECK(rows[1].at("percent_of_floor").get<double>() == doctest::Approx(100));
-    CHECK(rows[4].at("bytes_per_image") == 32 * 32 * 12);
-    CHECK(rows[4].at("percent_of_floor").get<double>() ==
-          doctest::Approx(100 * rows[4].at("images_per_second").get<double>() /
-                          rows[1].at("images_per_second").get<double>()));
-    CHECK(rows[6].at("threads") == 2);
-    CHECK(rows[7].at("threads") == 3);
-    CHECK(has(rows[8].at("stage"), "decoded cache"));
-    CHECK(has(bench(false), "loader, decoded cache"));
+    REQUIRE(rows.size() == 10);  // four stages, the loaders with 1, 2 and 3 threads
+    CHECK(rows[3].at("bytes_per_image") == 32 * 32 * 12);
+    CHECK(rows[5].at("threads") == 2);
+    CHECK(rows[6].at("threads") == 3);
+    CHECK(contains(rows[7].at("stage").get<std::string>(), "decoded cache"));
+    CHECK(contains(bench(false), "loader, decoded cache"));
 }

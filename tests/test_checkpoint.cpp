@@ -81,9 +81,8 @@ TEST_CASE_FIXTURE(Fixture, "checkpoint: what is saved comes back") {
     auto nothing = back.model.metadata, no_classes = nothing;
     nothing.clear(), no_classes["classes"] = "[]";
     for (const auto& metadata : {nothing, no_classes})
-        CHECK_THROWS_WITH_AS(card_from_metadata(metadata, "x.safetensors"),
-                             doctest::Contains("x.safetensors holds weights, but not the classes"),
-                             Error);
+        CHECK_FAILS(card_from_metadata(metadata, "x.safetensors"),
+                    "x.safetensors holds weights, but not the classes");
 }
 
 TEST_CASE_FIXTURE(Fixture, "checkpoint: the newest few and the best are kept") {
@@ -122,7 +121,7 @@ TEST_CASE_FIXTURE(Fixture, "checkpoint: any one damaged byte or missing file is 
             std::rewind(out);
             std::vector<char> text(4096);
             text.resize(std::fread(text.data(), 1, text.size(), out));
-            CHECK(std::string(text.begin(), text.end()).find("step-00000020") != std::string::npos);
+            CHECK(contains(std::string(text.begin(), text.end()), "step-00000020"));
             std::fclose(out);
         }
         fs::remove(path);
@@ -172,8 +171,8 @@ TEST_CASE_FIXTURE(Fixture, "checkpoint: a disk that fills up leaves the one befo
             message = error.what();
         }
         REQUIRE(setrlimit(RLIMIT_FSIZE, &old) == 0);
-        CHECK(message.find("cannot save the checkpoint") != std::string::npos);
-        CHECK(message.find("File too large") != std::string::npos);
+        CHECK(contains(message, "cannot save the checkpoint"));
+        CHECK(contains(message, "File too large"));
         CHECK(names() == before);
         CHECK(load().meta.position.step == 10);
     }
@@ -246,7 +245,7 @@ TEST_CASE_FIXTURE(Fixture,
         }
         setrlimit(RLIMIT_NOFILE, &usual);
         CHECK(waits == std::min(enough, 20));
-        CHECK((fault.find("Too many open files") == std::string::npos) == (enough == 3));
+        CHECK(!contains(fault, "Too many open files") == (enough == 3));
         CHECK(load().meta.position.step == 3);
     }
     on_wait = nullptr;
@@ -307,8 +306,7 @@ TEST_CASE_FIXTURE(Fixture, "checkpoint: a kill before any call of a save leaves 
                 save(step);
                 cannot_exchange = false;
                 CHECK(steps_of(*this)[0] == step);
-                for (const std::string& name : names())
-                    CHECK(name.find(".writing-") == std::string::npos);
+                for (const std::string& name : names()) CHECK(!contains(name, ".writing-"));
             }
 }
 
@@ -317,6 +315,5 @@ TEST_CASE_FIXTURE(Fixture, "checkpoint: another optimizer's state is refused by 
     Config other;
     other.optimizer = OptimizerKind::kAdamw;
     Optimizer adamw(other, model.params(), *backend);
-    CHECK_THROWS_WITH_AS(restore(load(), model, adamw, *backend),
-                         doctest::Contains("holds no mean/"), Error);
+    CHECK_FAILS(restore(load(), model, adamw, *backend), "holds no mean/");
 }

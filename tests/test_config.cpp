@@ -19,8 +19,7 @@ TEST_CASE("options: the command line beats CONVOY_ variables, which beat the def
     CHECK(!parse({}, {{"CONVOY_BATCH", ""}}).given.contains("batch"));
     const std::string service = "tcp://10.0.0.1:29400";  // as Kubernetes sets it
     CHECK(parse({"--port", "5000"}, {{"CONVOY_PORT", service}}).config.port == 5000);
-    CHECK_THROWS_WITH_AS(parse({}, {{"CONVOY_PORT", service}}),
-                         doctest::Contains("enableServiceLinks"), Error);
+    CHECK_FAILS(parse({}, {{"CONVOY_PORT", service}}), "enableServiceLinks");
     const CommandLine line = parse({"--batch", "96"}, {{"CONVOY_BATCH", "48"}});
     CHECK(line.config.batch == 96);
     CHECK(line.given.at("batch") == "--batch");
@@ -87,7 +86,8 @@ TEST_CASE("options: what cannot be is refused in one sentence that names it") {
         {{"--from", "run", "eval"}, "the command comes first: trainer eval [options]"},
         {{"--json", "bench", "kernels"}, "the command comes first: trainer bench [options]"},
         {{"trian"}, "there is no command 'trian'; did you mean 'train'?"},
-        {{"--gemm", "cublas"}, "CONVOY_GEMM"},
+        {{"--gemm", "cublas"}, "gemm_ladder"},
+        {{"--graph", "on"}, "CONVOY_GRAPH"},
         {{"bench", "kernel"}, "train, kernels, allreduce or data"},
         {{"--batch"}, "--batch needs a value after it"},
         {{"train", "flowers"}, "--data DIR"},
@@ -95,7 +95,7 @@ TEST_CASE("options: what cannot be is refused in one sentence that names it") {
     };
     for (const auto& [words, message] : cases) {
         CAPTURE(message);
-        CHECK_THROWS_WITH_AS(parse(words), doctest::Contains(message), Error);
+        CHECK_FAILS(parse(words), message);
     }
 }
 
@@ -189,7 +189,7 @@ TEST_CASE("options: variables that disagree, or have an impossible value, are na
     };
     for (const auto& [environment, message] : cases) {
         CAPTURE(message);
-        CHECK_THROWS_WITH_AS(parse({}, variables(environment)), doctest::Contains(message), Error);
+        CHECK_FAILS(parse({}, variables(environment)), message);
     }
 }
 
@@ -227,7 +227,6 @@ TEST_CASE("options: a choice is parsed to the value that its name means, and bac
     const auto hidden = [](const char* variable, const char* text) {
         return parse({}, {{variable, text}}).config;
     };
-    CHECK(hidden("CONVOY_GEMM", "cublas").gemm == Gemm::kCublas);
     CHECK(hidden("CONVOY_GRAPH", "on").graph == GraphMode::kOn);
     CHECK(hidden("CONVOY_FACTORS", "off").factors == FactorMode::kOff);
     CHECK(hidden("CONVOY_PREFLIGHT", "off").preflight == Toggle::kOff);
@@ -293,15 +292,13 @@ TEST_CASE("options: an old name gives an error that names the new one, also in t
     for (const auto& [old, instead] : replacements()) {
         const std::string name = old, expected = std::string(instead).substr(0, 8);
         CAPTURE(name);
-        CHECK_THROWS_WITH_AS(parse({name, "1"}), doctest::Contains(expected.c_str()), Error);
+        CHECK_FAILS(parse({name, "1"}), expected);
         if (!name.starts_with("--") || find_option(name.substr(2))) continue;
         const std::string variable = environment_name(name.substr(2));
-        CHECK_THROWS_WITH_AS(parse({}, {{variable, "1"}}), doctest::Contains(variable.c_str()),
-                             Error);
+        CHECK_FAILS(parse({}, {{variable, "1"}}), variable);
     }
-    CHECK_THROWS_WITH_AS(parse({"--sync-every", "4"}), doctest::Contains("--sync average:H"),
-                         Error);
-    CHECK_THROWS_WITH_AS(parse({"plan"}), doctest::Contains("tune --plan"), Error);
+    CHECK_FAILS(parse({"--sync-every", "4"}), "--sync average:H");
+    CHECK_FAILS(parse({"plan"}), "tune --plan");
 }
 
 TEST_CASE("options: settings of a checkpoint of an earlier version mean what they meant") {
@@ -363,20 +360,20 @@ TEST_CASE("options: what excludes or needs another option is named with it") {
     for (const auto& [words, names] : cases)
         for (const char* name : names) {
             CAPTURE(name);
-            CHECK_THROWS_WITH_AS(check(words), doctest::Contains(name), Error);
+            CHECK_FAILS(check(words), name);
         }
-    CHECK_THROWS_WITH_AS(check({}, {{"WORLD_SIZE", "2"}}), doctest::Contains("WORLD_SIZE"), Error);
+    CHECK_FAILS(check({}, {{"WORLD_SIZE", "2"}}), "WORLD_SIZE");
     CHECK_NOTHROW(check({"bench", "allreduce", "--world", "2"}));
     CHECK_NOTHROW(check({"--world", "1"}));
     // Whether rank 0 gives these is known later.
     CHECK_NOTHROW(check({"--freeze-epochs", "1", "--sync", "server"}));
     Config config;
     config.freeze_epochs = 1;
-    CHECK_THROWS_WITH_AS(check_rules(config, kTrain, {}), doctest::Contains("--lr"), Error);
+    CHECK_FAILS(check_rules(config, kTrain, {}), "--lr");
     config.lr = 0.1;
     CHECK_NOTHROW(check_rules(config, kTrain, {}));
     config.sync = SyncKind::kAsync;
-    CHECK_THROWS_WITH_AS(check_rules(config, kTrain, {}), doctest::Contains("--sync async"), Error);
+    CHECK_FAILS(check_rules(config, kTrain, {}), "--sync async");
 }
 
 TEST_CASE("options: a command's --help lists what it takes, with its own defaults") {
@@ -394,19 +391,19 @@ TEST_CASE("options: a command's --help lists what it takes, with its own default
         }
         for (const Option& option : options()) {
             CAPTURE(option.name);
-            CHECK((all.find(cat("\n  --", option.name, " ")) != all.npos) ==
+            CHECK(contains(all, cat("\n  --", option.name, " ")) ==
                   (row->takes(option) && !(option.flags & kHidden)));
         }
         for (const CommandDefault& own : command_defaults())
             if (own.commands == row->command) {
                 CAPTURE(own.option);
                 CHECK(row->takes(*find_option(own.option)));
-                CHECK(some.find("[" + std::string(own.shown)) != std::string::npos);
+                CHECK(contains(some, "[" + std::string(own.shown)));
             }
     }
     CHECK(std::ranges::count(parse({"--help"}).help, '\n') <= 40);
     CHECK(std::ranges::count(parse({"bench", "--help"}).help, '\n') <= 40);
-    CHECK_THROWS_WITH_AS(parse({"finetune", "w", "--join"}), doctest::Contains("--join"), Error);
+    CHECK_FAILS(parse({"finetune", "w", "--join"}), "--join");
     CHECK(parse({"finetune", "w"}).config.epochs == 6);
     CHECK(parse({"finetune", "w", "--epochs", "9"}).config.epochs == 9);
     CHECK(parse({"finetune", "w"}, {{"CONVOY_EPOCHS", "9"}}).config.epochs == 9);
@@ -430,6 +427,6 @@ TEST_CASE("options: names are unique, and every help text says something") {
             if (text != "-1" && std::string(option.name) != "world")
                 CHECK_NOTHROW(set_option(config, option.name, text));
     }
-    CHECK(parse({"--help"}).help.find("--batch") != std::string::npos);
-    CHECK(parse({"train", "--help-all"}).help.find("--label-smoothing") != std::string::npos);
+    CHECK(contains(parse({"--help"}).help, "--batch"));
+    CHECK(contains(parse({"train", "--help-all"}).help, "--label-smoothing"));
 }

@@ -107,10 +107,6 @@ struct Played {
     wire::Welcome ring;
 };
 
-bool contains(const std::string& text, const std::string& part) {
-    return text.find(part) != std::string::npos;
-}
-
 }  // namespace
 
 TEST_CASE("coordinator: a rank at whose address another process answers is lost at once") {
@@ -151,16 +147,6 @@ TEST_CASE("coordinator: after 5 s ranks hear for which rank a new ring waits") {
     const auto notices = job.got(0, wire::Type::notice);
     REQUIRE(notices.size() == 1);
     CHECK(contains(wire::decode_text(notices[0].body), "rank 1 (10.0.0.1:29400)"));
-}
-
-TEST_CASE("coordinator: CONVOY_GIVE_UP holds for a rank that lives and does not come back") {
-    Played job(2);
-    job.form(2, {.elastic = true, .give_up_ms = 1'000});
-    job.say(0, job.again(0));
-    job.pass(milliseconds(1'200), {0, 1});
-    REQUIRE(job.is_welcome(0));
-    CHECK(contains(job.ring.why, "rank 1 (10.0.0.1:29400) lost: it did not do its part"));
-    CHECK(contains(job.left_behind(1), "left behind"));
 }
 
 TEST_CASE("coordinator: a job of which no rank answers ends, and the next one may begin") {

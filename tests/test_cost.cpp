@@ -53,12 +53,12 @@ TEST_CASE("rapl: the packages are summed from the start, without their parts or 
 
 TEST_CASE("rapl: without packages, or with one that cannot be read, there is an error") {
     Powercap none(0);
-    CHECK_THROWS_WITH_AS(Rapl(none.path()), doctest::Contains("no CPU package"), Error);
+    CHECK_FAILS(Rapl(none.path()), "no CPU package");
     CHECK_THROWS_AS(Rapl(none.folder / "missing"), Error);
     Powercap tree;
     Rapl rapl(tree.path());
     tree.set("intel-rapl:1", "much");
-    CHECK_THROWS_WITH_AS(rapl.joules(), doctest::Contains("energy_uj"), Error);
+    CHECK_FAILS(rapl.joules(), "energy_uj");
     CHECK_THROWS_AS(Rapl(tree.path()), Error);
 }
 

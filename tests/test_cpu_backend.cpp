@@ -41,10 +41,10 @@ TEST_CASE("make_backend takes the threads asked for and names what it cannot giv
     CHECK(available_cores() >= 1);
     CHECK(available_cores() <= available_cpus());
     CHECK(make_backend("simt", {.threads = 3})->threads() == 3);
-    CHECK_THROWS_WITH_AS(make_backend("cuda:999"), doctest::Contains("--device cuda:999"), Error);
+    CHECK_FAILS(make_backend("cuda:999"), "--device cuda:999");
     for (const char* wrong : {"cuda:", "cuda:x", "cuda:-1", "cuda0", "simt:0", "cpu:1"})
-        CHECK_THROWS_WITH_AS(make_backend(wrong), doctest::Contains("cannot be '"), Error);
-    CHECK_THROWS_WITH_AS(make_backend("gpu"), doctest::Contains("--device cannot be 'gpu'"), Error);
+        CHECK_FAILS(make_backend(wrong), "cannot be '");
+    CHECK_FAILS(make_backend("gpu"), "--device cannot be 'gpu'");
     CHECK_THROWS_AS(make_backend("cpu", {.threads = -1}), Error);
 }
 
@@ -90,8 +90,7 @@ TEST_CASE("ThreadPool does each task once, and what a thread does not come to ot
 
 TEST_CASE("memory that the system does not have is told in GB, with the options to lower") {
     for (const char* text : {" GB", "--batch", "--size", "--accumulate"})
-        CHECK_THROWS_WITH_AS(Memory(size_t(200'000'000'000'000) / 4), doctest::Contains(text),
-                             Error);
+        CHECK_FAILS(Memory(size_t(200'000'000'000'000) / 4), text);
 }
 
 TEST_CASE("ThreadPool keeps up over many short jobs, and wakes after a rest") {
@@ -117,7 +116,7 @@ TEST_CASE(
                 ++others;
             };
             const std::string want = cat("task ", n / 2);
-            CHECK_THROWS_WITH_AS(pool.for_each(n, fail_at), doctest::Contains(want.c_str()), Error);
+            CHECK_FAILS(pool.for_each(n, fail_at), want);
             CHECK(others == n - 1);
             CHECK_THROWS_AS(pool.for_each(n, [&](int, int) { fail("each"); }), Error);
             pool.for_each(n, [&](int, int) { ++others; });

@@ -175,7 +175,7 @@ TEST_CASE("binary PPM and PGM are read where they are, in both numbers of channe
             for (size_t i = 0; i < 2 * C; ++i)
                 CHECK(part.pixels[h * 2 * C + i] == image->pixels[(h + 2) * 5 * C + C + i]);
         bytes.pop_back();
-        CHECK(refusal(bytes).find("truncated: the image data ends early") != std::string::npos);
+        CHECK(contains(refusal(bytes), "truncated: the image data ends early"));
     }
 }
 
@@ -191,10 +191,9 @@ TEST_CASE("the largest value of a PPM or PGM becomes 255, as Pillow scales it") 
     CHECK(pixels("P2 2 2 15 # four\n0 7\n# more\n15 3") == Bytes{0, 119, 255, 51});
     CHECK(pixels("P3 1 1 1023\n0 511 1023\n") == Bytes{0, 127, 255});
     for (const char* text : {"P5 1 1 0\n1", "P5 1 1 65536\n123", "P6 1 1\n", "P2 1 1 -3\n1"})
-        CHECK(refusal(Bytes(text, text + std::strlen(text))).find("65535") != std::string::npos);
+        CHECK(contains(refusal(Bytes(text, text + std::strlen(text))), "65535"));
     for (const char* text : {"P5 3 1 15\nab", "P5 2 1 256\nabc", "P2 2 1 9\n1", "P2 2 1 9\n1 x"})
-        CHECK(refusal(Bytes(text, text + std::strlen(text))).find("truncated") !=
-              std::string::npos);
+        CHECK(contains(refusal(Bytes(text, text + std::strlen(text))), "truncated"));
 }
 
 // A TIFF of one row, RGB and one more channel of this kind, in both orders of bytes.
@@ -230,33 +229,6 @@ TEST_CASE("alpha of a TIFF is dropped; if it was multiplied in, colours are divi
         CHECK(decoded(tiff(is_big, 4, 1, four)).pixels ==
               Bytes{0, 0, 0, 19, 39, 59, 9, 8, 7, 255, 255, 4});
     }
-}
-
-TEST_CASE("a JPEG read at a half, a quarter, an eighth: its size, near the mean of its pixels") {
-    const Bytes bytes = encoded(".jpg", 201, 330, {cv::IMWRITE_JPEG_QUALITY, 95});
-    const Image whole = decoded(bytes);
-    for (const int reduction : {2, 4, 8})
-        for (const Crop crop : {Crop{0, 0, 201, 330}, {40, 64, 96, 128}, {17, 33, 101, 250}}) {
-            CAPTURE(reduction);
-            CAPTURE(crop.W);
-            Decoder decoder;
-            decoder.open(bytes, "large");
-            Image part;
-            decoder.read(crop, part, reduction);
-            CHECK(std::abs(part.H - double(crop.H) / reduction) <= 1);
-            CHECK(std::abs(part.W - double(crop.W) / reduction) <= 1);
-            double sum = 0, want = 0;
-            for (const uint8_t value : part.pixels) sum += value;
-            for (int h = crop.top; h < crop.top + crop.H; ++h)
-                for (int i = crop.left * 3; i < (crop.left + crop.W) * 3; ++i)
-                    want += whole.pixels[size_t(h * 330 * 3 + i)];
-            CHECK(sum / double(part.pixels.size()) ==
-                  doctest::Approx(want / (crop.H * crop.W * 3)).epsilon(0.03));
-        }
-    CHECK(reduction_to({0, 0, 448, 900}, 224, 224) == 2);
-    CHECK(reduction_to({0, 0, 447, 900}, 224, 224) == 1);
-    CHECK(reduction_to({0, 0, 9000, 9000}, 224, 224) == 8);
-    CHECK(reduction_to({0, 0, 400, 300}, 100, 30) == 4);
 }
 
 TEST_CASE("a part of a JPEG has the very pixels of the whole, for every kind of JPEG") {
@@ -327,7 +299,7 @@ TEST_CASE("what cannot be decoded is refused with the name and the cause") {
             const std::string why = refusal(cut);
             CHECK(why.find("x/picture.jpg: ") == 0);
             if (extension == std::string(".jpg") || extension == std::string(".png"))
-                CHECK(why.find("truncated") != std::string::npos);
+                CHECK(contains(why, "truncated"));
         }
     }
 }
@@ -343,7 +315,7 @@ TEST_CASE("a truncated JPEG is noticed at any length, also with an end marker st
     }
     Decoder decoder;
     const Bytes half(whole.begin(), whole.begin() + long(whole.size() / 2));
-    CHECK_THROWS_WITH_AS(decoder.open(half, "half"), doctest::Contains("half: truncated"), Error);
+    CHECK_FAILS(decoder.open(half, "half"), "half: truncated");
 }
 
 TEST_CASE("data behind the end of a JPEG does not count, whatever bytes it holds") {
@@ -388,11 +360,11 @@ TEST_CASE("files that look like images and are read by other programs are named 
                                     {"<!DOCTYPE html>", "web page"},
                                     {"version https://git-lfs.github.com/spec/v1", "git lfs pull"}};
     for (const auto& [bytes, what] : cases)
-        CHECK(refusal(Bytes(bytes.begin(), bytes.end())).find(what) != std::string::npos);
+        CHECK(contains(refusal(Bytes(bytes.begin(), bytes.end())), what));
     Bytes webp = encoded(".webp");
     const uint8_t extended[] = {'V', 'P', '8', 'X', 10, 0, 0, 0, 2, 0, 0, 0, 49, 0, 0, 39, 0, 0};
     webp.insert(webp.begin() + 12, std::begin(extended), std::end(extended));
-    CHECK(refusal(webp).find("animated") != std::string::npos);
+    CHECK(contains(refusal(webp), "animated"));
 }
 
 TEST_CASE("a decoder works on after a refusal") {
@@ -422,21 +394,21 @@ TEST_CASE("a claimed size is checked before anything is allocated for it") {
     REQUIRE(at != jpeg.end());
     put_big(jpeg, size_t(at - jpeg.begin()) + 5, 65500, 2);
     put_big(jpeg, size_t(at - jpeg.begin()) + 7, 65500, 2);
-    CHECK(refusal(jpeg).find("claims 65500x65500 pixels, more than 89478485") != std::string::npos);
+    CHECK(contains(refusal(jpeg), "claims 65500x65500 pixels, more than 89478485"));
     put_big(jpeg, size_t(at - jpeg.begin()) + 5, 9000, 2);
     put_big(jpeg, size_t(at - jpeg.begin()) + 7, 9000, 2);
-    CHECK(refusal(jpeg).find("claims 9000x9000 pixels, more than") != std::string::npos);
+    CHECK(contains(refusal(jpeg), "claims 9000x9000 pixels, more than"));
 
     for (uint32_t side : {12000u, 2000000000u}) {
         Bytes png = encoded(".png");
         put_big(png, 16, side, 4), put_big(png, 20, side, 4);
         put_big(png, 29, png_crc(png.data() + 12, 17), 4);
-        CHECK(refusal(png).find("claims") != std::string::npos);
+        CHECK(contains(refusal(png), "claims"));
         Bytes bmp = encoded(".bmp");
         for (size_t i = 0; i < 4; ++i) bmp[18 + i] = bmp[22 + i] = uint8_t(side >> 8 * i);
-        CHECK(refusal(bmp).find("claims") != std::string::npos);
+        CHECK(contains(refusal(bmp), "claims"));
         const std::string ppm = cat("P6\n# a comment\n", side, " ", side, "\n255\nabc");
-        CHECK(refusal(Bytes(ppm.begin(), ppm.end())).find("claims") != std::string::npos);
+        CHECK(contains(refusal(Bytes(ppm.begin(), ppm.end())), "claims"));
     }
     Bytes tiff = encoded(".tiff");
     Decoder decoder;
@@ -466,7 +438,7 @@ TEST_CASE(
     const Image want = decoded(png);
     Bytes broken = png;
     broken[broken.size() / 2] ^= 4;
-    CHECK(refusal(broken).find("checksum") != std::string::npos);
+    CHECK(contains(refusal(broken), "checksum"));
     // A text chunk with a wrong checksum, behind IHDR (8 + 25 bytes).
     const uint8_t note[] = {0, 0, 0, 2, 't', 'E', 'X', 't', 'h', 'i', 1, 2, 3, 4};
     png.insert(png.begin() + 33, std::begin(note), std::end(note));

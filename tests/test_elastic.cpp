@@ -155,8 +155,7 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
             if (cut.fails && (rank == cut.rank || cut.rank < 0) && operations >= 0 && ++polls == 2)
                 cut.rank < 0 ? throw JobError("NaN") : fail("the disk of rank ", rank, " is gone");
             if (cut.stalls && rank == 2 && operations >= 0 && ++polls == 2)
-                while (read_file(folder + "/rank0.out").find("wait for rank 2") ==
-                           std::string::npos &&
+                while (!contains(read_file(folder + "/rank0.out"), "wait for rank 2") &&
                        std::chrono::steady_clock::now() - begin < std::chrono::seconds(20))
                     std::this_thread::sleep_for(std::chrono::milliseconds(10));
             if (cut.hangs && rank == 2 && operations >= 0 && ++polls == 2)
@@ -177,7 +176,7 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
             if (cut.joins > 0 && cut.operation >= 0 && rank == 0 && operations >= 0 &&
                 ++polls == 2 && session->communicator().world() < kWorld)
                 while (!session->communicator().newcomer_waits() &&
-                       read_file(folder + "/rank2.out").find("error: ") == std::string::npos &&
+                       !contains(read_file(folder + "/rank2.out"), "error: ") &&
                        std::chrono::steady_clock::now() - begin < std::chrono::seconds(30))
                     std::this_thread::sleep_for(std::chrono::milliseconds(2));
             return operations >= 0 && leave != cut.leave.end() && ++leave_polls >= leave->second
@@ -254,8 +253,7 @@ void wait_for_step_1(const std::string& log, pid_t pid) {
     siginfo_t ended{};
     while (ended.si_pid == 0 && std::chrono::steady_clock::now() < until) {
         const std::string text = read_file(log);
-        if (text.find(" step 1/") != std::string::npos || text.find("waiting") != std::string::npos)
-            break;
+        if (contains(text, " step 1/") || contains(text, "waiting")) break;
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
         waitid(P_PID, id_t(pid), &ended, WEXITED | WNOHANG | WNOWAIT);
     }
@@ -297,7 +295,7 @@ Outcome run_job(const Cut& cut, const std::vector<std::string>& more = {}, bool 
     while (!left.empty() && !late) {
         reap(WNOHANG);
         if (resume && left == std::set{cut.rank}) kill(pids[size_t(cut.rank)], SIGCONT);
-        if (cut.returns && read_file(folder / "rank0.out").find("ring 2") != std::string::npos)
+        if (cut.returns && contains(read_file(folder / "rank0.out"), "ring 2"))
             kill(pids[size_t(cut.rank)], SIGCONT);
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
         late = std::chrono::steady_clock::now() - begin > std::chrono::seconds(60);
@@ -308,8 +306,8 @@ Outcome run_job(const Cut& cut, const std::vector<std::string>& more = {}, bool 
         const std::string text = read_file(cat(folder.path().string(), "/rank", rank, ".out"));
         outcome.log[size_t(rank)] = text;
         outcome.logs += cat("--- rank ", rank, "\n", text);
-        outcome.is_unequal |= text.find("held other weights") != std::string::npos;
-        if (rank == 1 && text.find("operations: ") != std::string::npos)
+        outcome.is_unequal |= contains(text, "held other weights");
+        if (rank == 1 && contains(text, "operations: "))
             outcome.operations = std::stoi(text.substr(text.find("operations: ") + 12));
         if (const size_t at = text.find("controls: "); at != std::string::npos)
             std::sscanf(text.c_str() + at, "controls: %d in training: %d files: %d",
@@ -390,7 +388,7 @@ bool samples() {  // a few of what is tried one after the other
 }  // namespace
 
 static bool said(const Outcome& outcome, const std::string& text) {
-    return outcome.logs.find(text) != std::string::npos;
+    return contains(outcome.logs, text);
 }
 
 TEST_CASE(
@@ -453,7 +451,7 @@ TEST_CASE("elastic: over TLS too, a killed rank leaves a job that ends as if not
         INFO(outcome.logs);
         CHECK(outcome.status[size_t(rank)] == 128 + SIGKILL);
         CHECK(outcome.status[size_t((rank + 1) % kWorld)] == 0);
-        CHECK(outcome.logs.find("2 ranks, step ") != std::string::npos);
+        CHECK(contains(outcome.logs, "2 ranks, step "));
         check_equal(outcome, whole);
     }
 }
@@ -462,7 +460,7 @@ TEST_CASE("elastic: over TLS too, a killed rank leaves a job that ends as if not
 TEST_CASE("elastic: a rank killed anywhere in shared memory too, and one that is stopped there") {
     const Outcome whole = run_job({}, {"shm=auto"});
     INFO(whole.logs);
-    CHECK(whole.logs.find("ranks 0, 1, 2 of one host sum in shared memory") != std::string::npos);
+    CHECK(contains(whole.logs, "ranks 0, 1, 2 of one host sum in shared memory"));
     REQUIRE(whole.operations > 50);
     check_equal(whole, run_job({}));  // on the ring
     for (int rank = 0; rank < kWorld; ++rank)
@@ -476,9 +474,8 @@ TEST_CASE("elastic: a rank killed anywhere in shared memory too, and one that is
             for (int other = 0; other < kWorld; ++other)
                 if (other != rank) CHECK(outcome.status[size_t(other)] == 0);
             if (outcome.status[size_t(rank)] == 0) continue;
-            if (outcome.logs.find("2 ranks, step ") != std::string::npos)  // not at the very end
-                CHECK(outcome.logs.find("ranks 0, 1 of one host sum in shared memory") !=
-                      std::string::npos);
+            if (contains(outcome.logs, "2 ranks, step "))  // not at the very end
+                CHECK(contains(outcome.logs, "ranks 0, 1 of one host sum in shared memory"));
             check_equal(outcome, whole);
         }
 }
@@ -491,8 +488,8 @@ TEST_CASE("elastic: a stopped rank is left behind after 3 s, and is told so when
         INFO(outcome.logs);
         for (int other = 0; other < kWorld; ++other)
             CHECK(outcome.status[size_t(other)] == (other == rank ? 1 : 0));
-        CHECK(outcome.logs.find("no sign of life for 3") != std::string::npos);
-        CHECK(outcome.logs.find("2 ranks, step ") != std::string::npos);
+        CHECK(contains(outcome.logs, "no sign of life for 3"));
+        CHECK(contains(outcome.logs, "2 ranks, step "));
         const size_t error = outcome.logs.find("error: ");
         REQUIRE(error != std::string::npos);
         CHECK(outcome.logs.find("without", error) != std::string::npos);
@@ -512,8 +509,8 @@ TEST_CASE("elastic: a rank that comes back late leaves the checkpoints of the ot
     CHECK(load_checkpoint(run, quiet).meta.position.step == 4);
     const int64_t late = load_checkpoint(run + "-rank0", quiet).meta.position.step;
     CHECK((0 < late && late < 4));
-    CHECK(read_file(run + "/log.jsonl").find("\"event\":\"error\"") == std::string::npos);
-    CHECK(read_file(run + "-rank0/log.jsonl").find("\"event\":\"error\"") != std::string::npos);
+    CHECK(!contains(read_file(run + "/log.jsonl"), "\"event\":\"error\""));
+    CHECK(contains(read_file(run + "-rank0/log.jsonl"), "\"event\":\"error\""));
 }
 
 TEST_CASE("elastic: a rank stopped in the last barrier, while all others end, ends well too") {
@@ -525,8 +522,8 @@ TEST_CASE("elastic: a rank stopped in the last barrier, while all others end, en
         const Outcome outcome = run_job(cut, {}, /*resume=*/true);
         INFO(outcome.logs);
         CHECK(outcome.status == std::vector{0, 0, 0});
-        CHECK(outcome.log[size_t(rank)].find("done: 4 steps") != std::string::npos);
-        alone += outcome.log[size_t(rank)].find("had done every step when ") != std::string::npos;
+        CHECK(contains(outcome.log[size_t(rank)], "done: 4 steps"));
+        alone += contains(outcome.log[size_t(rank)], "had done every step when ");
         check_equal(outcome, whole);
     }
     CHECK(alone > 0);
@@ -539,8 +536,8 @@ TEST_CASE("elastic: an heir that cannot write trains on, and another rank saves 
     const Outcome outcome = run_job(cut);
     INFO(outcome.logs);
     CHECK(outcome.status == std::vector{128 + SIGKILL, 1, 0});
-    CHECK(outcome.log[1].find("Training goes on, and saves nothing") != std::string::npos);
-    CHECK(outcome.log[1].find("error: --out: cannot write into") != std::string::npos);
+    CHECK(contains(outcome.log[1], "Training goes on, and saves nothing"));
+    CHECK(contains(outcome.log[1], "error: --out: cannot write into"));
     CHECK(outcome.newest.at(2) == 4);
 }
 
@@ -565,7 +562,7 @@ TEST_CASE("elastic: a rank with an error of its own leaves with the reason, and 
         const std::string reason = cat("the disk of rank ", rank, " is gone");
         for (int other = 0; other < kWorld; ++other) {
             CHECK(outcome.status[size_t(other)] == (other == rank));
-            CHECK(outcome.log[size_t(other)].find(reason) != std::string::npos);
+            CHECK(contains(outcome.log[size_t(other)], reason));
         }
         CHECK(said(outcome, "2 ranks, step 2 redone"));
         check_equal(outcome, whole);
@@ -585,7 +582,7 @@ TEST_CASE("elastic: an error that all ranks see ends the job, and the last whole
 TEST_CASE("groups of batch norm that only the last batch of an epoch splits are told") {
     const Outcome outcome = run_job({}, {"batch=18", "bn-group=3"});  // 18, 18 and 12 images
     INFO(outcome.logs);
-    CHECK(outcome.log[0].find("image 4 and 8 of the last batch") != std::string::npos);
+    CHECK(contains(outcome.log[0], "image 4 and 8 of the last batch"));
     CHECK(!said(run_job({}), "batch norm: shares end"));
 }
 
@@ -596,7 +593,7 @@ TEST_CASE("a stall is told with servers and with stages too") {
         const Outcome outcome = run_job(cut, {"stall=1", mode});
         INFO(outcome.logs);
         CHECK(outcome.status == std::vector{0, 0, 0});
-        CHECK(outcome.log[0].find("wait for rank 2") != std::string::npos);
+        CHECK(contains(outcome.log[0], "wait for rank 2"));
     }
 }
 
@@ -618,7 +615,7 @@ TEST_CASE("elastic: a rank that was left behind joins again from its host") {
     const Outcome outcome = run_job(cut);
     INFO(outcome.logs);
     CHECK(outcome.status == std::vector{0, 0, 0});
-    CHECK(outcome.log[2].find("restart it with --join") != std::string::npos);
+    CHECK(contains(outcome.log[2], "restart it with --join"));
     CHECK(said(outcome, ") joined; 3 ranks go on from step "));
     check_equal(outcome, whole);
 }
@@ -635,8 +632,7 @@ TEST_CASE("elastic: a rank is lost and another joins, again and again: nothing p
     for (int rank = 0; rank < 2; ++rank)
         pids.push_back(start_rank(folder.path(), rank, port, cut, more, 20, kWorld - 1));
     const auto formed = [&] {
-        return read_file(folder / "rank0.out").find(cat("ring ", kGenerations)) !=
-               std::string::npos;
+        return contains(read_file(folder / "rank0.out"), cat("ring ", kGenerations));
     };
     for (int i = 0; i < kGenerations && !formed(); ++i) {
         const Cut killed{.rank = 2, .operation = 20 + 74 * i % (2 * whole.operations), .joins = 1};
@@ -733,7 +729,7 @@ TEST_CASE("elastic: of servers and workers any may be killed; the others go back
         const Outcome outcome = run_job(cut, more);
         INFO(outcome.logs);
         CHECK(outcome.status == std::vector{0, 0, 0});
-        CHECK(outcome.logs.find("redone") == std::string::npos);
+        CHECK(!contains(outcome.logs, "redone"));
         check_equal(outcome, whole);
     }
     check_resets(more, whole, stride() / 4);
@@ -919,7 +915,7 @@ TEST_CASE("elastic: a job of two gains a third between two steps, and trains wha
         CHECK(said(outcome, "rank 2 (127.0.0.1:"));
         CHECK(said(outcome, ") joined; 3 ranks go on from step "));
         CHECK(!said(outcome, "redone"));
-        CHECK(outcome.logs.find("ring 3") == std::string::npos);
+        CHECK(!contains(outcome.logs, "ring 3"));
         check_equal(outcome, whole);
     }
     // It trains in the modes in which the state is more than weights and momentum.
@@ -981,8 +977,8 @@ TEST_CASE("elastic: a newcomer killed at any socket operation, or before it asks
         INFO(outcome.logs);
         CHECK(outcome.status[0] == 0);
         CHECK(outcome.status[1] == 0);
-        if (i < 0) CHECK(outcome.logs.find("ring 2") == std::string::npos);
-        CHECK(outcome.logs.find("ring 4") == std::string::npos);
+        if (i < 0) CHECK(!contains(outcome.logs, "ring 2"));
+        CHECK(!contains(outcome.logs, "ring 4"));
         check_equal(outcome, whole);
     }
 }
@@ -1035,8 +1031,7 @@ TEST_CASE("elastic: a connection to the coordinator is reset, and nobody is lost
             CHECK(outcome.status == std::vector{0, 0, 0});
             // But after the last step others may have ended, and look as if they were lost.
             for (const std::string& log : outcome.log)
-                CHECK((log.find(" lost: ") == std::string::npos ||
-                       log.find(", step 5 redone") != std::string::npos));
+                CHECK((!contains(log, " lost: ") || contains(log, ", step 5 redone")));
             check_equal(outcome, whole);
         }
     CHECK(again > 0);
@@ -1052,7 +1047,7 @@ TEST_CASE("elastic: a rank that is killed, and started again as it was, hinders 
         INFO(outcome.logs);
         for (int other = 0; other < kWorld; ++other)
             CHECK(outcome.status[size_t(other)] == (other == rank));
-        CHECK(outcome.log[size_t(rank)].find("error: no job at ") != std::string::npos);
+        CHECK(contains(outcome.log[size_t(rank)], "error: no job at "));
         CHECK(said(outcome, "2 ranks, step "));
         check_equal(outcome, whole);
     }
@@ -1073,7 +1068,7 @@ TEST_CASE("elastic: a rank killed at any operation of JOIN, WELCOME, EDGE and RE
             CAPTURE(i);
             INFO(outcome.logs);
             const std::string& late = outcome.log[size_t(rank)];
-            const bool is_late = late.find("no job at") != std::string::npos;
+            const bool is_late = contains(late, "no job at");
             again += said(outcome, "so they set up the job again");
             if (said(outcome, "rank 0 was lost before training began")) {
                 CHECK(rank == 0);

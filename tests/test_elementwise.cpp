@@ -160,14 +160,13 @@ TEST_CASE("elementwise ops refuse shapes that do not fit") {
     auto backend = each_backend();
     float data[8] = {};
     const std::vector<uint64_t> two{1, 2};
-    CHECK_THROWS_WITH_AS(backend->add({data, 1, 1, 1, 4}, {data, 1, 1, 1, 3}),
-                         doctest::Contains("x is 1x1x1x4, y is 1x1x1x3"), Error);
-    CHECK_THROWS_WITH_AS(backend->copy_channels({data, 1, 1, 1, 4}, {data, 1, 1, 1, 3}, 2),
-                         doctest::Contains("channels from 2"), Error);
+    CHECK_FAILS(backend->add({data, 1, 1, 1, 4}, {data, 1, 1, 1, 3}), "x is 1x1x1x4, y is 1x1x1x3");
+    CHECK_FAILS(backend->copy_channels({data, 1, 1, 1, 4}, {data, 1, 1, 1, 3}, 2),
+                "channels from 2");
     CHECK_THROWS_AS(backend->copy_channels({data, 1, 1, 2, 4}, {data, 1, 2, 1, 2}, 0), Error);
     CHECK_THROWS_AS(backend->relu_grad({data, 1, 1, 1, 4}, {data, 2, 1, 1, 4}), Error);
-    CHECK_THROWS_WITH_AS(backend->dropout({data, 1, 1, 1, 4}, 0.5f, {1, 0}, two, kLayer),
-                         doctest::Contains("sample_ids has 2"), Error);
+    CHECK_FAILS(backend->dropout({data, 1, 1, 1, 4}, 0.5f, {1, 0}, two, kLayer),
+                "sample_ids has 2");
     CHECK_THROWS_AS(backend->dropout({data, 2, 1, 1, 4}, 1.0f, {1, 0}, two, kLayer), Error);
 }
 

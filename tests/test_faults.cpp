@@ -20,9 +20,8 @@ static std::string rank0_against(const std::function<void(FakeRank&)>& rank1,
     });
     std::string error = "no error";
     try {
-        JoinOptions options = rank_options(0, 2);
+        JoinOptions options = rank_options(0, 2, port);
         options.stall = stall;
-        options.listening = [&](uint16_t p) { port.set(p); };
         Job job = join(options, diary.log());
         try {
             work(job);
@@ -52,10 +51,7 @@ static std::vector<std::string> errors_of(int world, const std::function<void(Jo
     std::vector<std::thread> threads;
     for (int rank = 0; rank < world; ++rank)
         threads.emplace_back([&, rank] {
-            JoinOptions options = rank_options(rank, world);
-            if (rank == 0) options.listening = [&](uint16_t p) { port.set(p); };
-            if (rank > 0) options.port = port.get();
-            Job job = join(options, diary.log());
+            Job job = join(rank_options(rank, world, port), diary.log());
             try {
                 work(job);
             } catch (const Error& e) {
@@ -100,7 +96,7 @@ TEST_CASE("a rank that dies ends every collective on every rank with the same fi
         for (int rank = 0; rank < one.world; ++rank) {
             if (rank == one.dies) continue;
             CHECK(errors[size_t(rank)].find(cat("rank ", one.dies, " (127.0.0.1:")) == 0);
-            CHECK(errors[size_t(rank)].find(one.text) != std::string::npos);
+            CHECK(contains(errors[size_t(rank)], one.text));
             CHECK(errors[size_t(rank)] == errors[one.dies == 0 ? 1 : 0]);
             CHECK(lost[size_t(rank)] == one.dies);
         }
@@ -120,7 +116,7 @@ TEST_CASE("abort(why) on one rank is the error of all") {
             lost);
         for (int rank : {0, 1, 2}) {
             CHECK(errors[size_t(rank)].find(cat("rank ", culprit, " (127.0.0.1:")) == 0);
-            CHECK(errors[size_t(rank)].find("): disk full") != std::string::npos);
+            CHECK(contains(errors[size_t(rank)], "): disk full"));
             CHECK(lost[size_t(rank)] == culprit);
         }
     }
@@ -132,7 +128,7 @@ TEST_CASE("ranks in different collectives are told so") {
         const auto errors = errors_of(
             2, [n](Job& job) { sum(job, n + size_t(job.communicator->rank())); }, lost);
         for (const std::string& error : errors)
-            CHECK(error.find("do they train the same model?") != std::string::npos);
+            CHECK(contains(error, "do they train the same model?"));
         CHECK(errors[0] == errors[1]);
     }
 }
@@ -163,10 +159,10 @@ TEST_CASE("garbage, a wrong generation and a wrong length on an edge end the job
                 rank.stand(2);
                 one.act(rank);
                 const Message end = rank.await(wire::Type::abort);
-                CHECK(wire::decode<wire::Abort>(end.body).why.find(one.want) != std::string::npos);
+                CHECK(contains(wire::decode<wire::Abort>(end.body).why, one.want));
             },
             [](Job& job) { sum(job, 100'000); }, diary, &lost);
-        CHECK(error.find(one.want) != std::string::npos);
+        CHECK(contains(error, one.want));
         CHECK(lost == 1);
     }
 }
@@ -190,7 +186,7 @@ TEST_CASE("a rank that dies after JOIN is forgotten, after WELCOME it ends the j
             rank.die();
         },
         [](Job& job) { job.communicator->barrier(); }, diary);
-    CHECK(error.find(", at step 5 in data") != std::string::npos);
+    CHECK(contains(error, ", at step 5 in data"));
 }
 
 TEST_CASE("nonsense on the control connection of a running rank names that rank") {
@@ -212,17 +208,14 @@ TEST_CASE("a rank that is silent but whose machine answers is named and waited f
             rank.stand(2);
             // Its heartbeat is 100 ms; rank 0 says after three of them what it waits for.
             const Message notice = rank.await(wire::Type::notice);
-            CHECK(wire::decode_text(notice.body).find("is connected but has been silent") !=
-                  std::string::npos);
+            CHECK(contains(wire::decode_text(notice.body), "is connected but has been silent"));
             rank.beat({});
-            CHECK(wire::decode_text(rank.await(wire::Type::notice).body).find("is back") !=
-                  std::string::npos);
+            CHECK(contains(wire::decode_text(rank.await(wire::Type::notice).body), "is back"));
             rank.die();
         },
         [](Job& job) { job.communicator->barrier(); }, diary);
     CHECK(error.find("rank 1 (127.0.0.1:9) was lost: connection closed") == 0);
-    CHECK(diary.text().find("rank 1 (127.0.0.1:9) is connected but has been silent") !=
-          std::string::npos);
+    CHECK(contains(diary.text(), "rank 1 (127.0.0.1:9) is connected but has been silent"));
 }
 
 TEST_CASE("a rank whose log nobody reads joins and trains; the lines that it drops are counted") {
@@ -240,9 +233,7 @@ TEST_CASE("a rank whose log nobody reads joins and trains; the lines that it dro
     std::vector<std::thread> ranks;
     for (const int rank : {0, 1})
         ranks.emplace_back([&, rank] {
-            JoinOptions options = rank_options(rank, 2);
-            if (rank == 0) options.listening = [&](uint16_t p) { port.set(p); };
-            if (rank == 1) options.port = port.get();
+            JoinOptions options = rank_options(rank, 2, port);
             Job job = join(options, rank == 0 ? diary.log() : log);
             job.communicator->barrier();
             if (rank == 1) passed.set_value();
@@ -263,34 +254,35 @@ TEST_CASE("a rank whose log nobody reads joins and trains; the lines that it dro
     std::fclose(unread);
     const std::string text = reader.get();
     close(ends[0]);
-    CHECK(text.find("2 of 2 joined") != std::string::npos);
-    CHECK(text.find(" lines were dropped") != std::string::npos);
-    CHECK(text.find("line 5.") == std::string::npos);
-    CHECK(text.find(cat("line ", kMostLines + 10, ".")) != std::string::npos);
+    CHECK(contains(text, "2 of 2 joined"));
+    CHECK(contains(text, " lines were dropped"));
+    CHECK(!contains(text, "line 5."));
+    CHECK(contains(text, cat("line ", kMostLines + 10, ".")));
 }
 
-TEST_CASE("CONVOY_GIVE_UP: waits for messages of another rank count, as collectives do") {
-    const auto work = [](Job& job) {
-        Communicator& ring = *job.communicator;
-        auto links = ring.open_links(ring.rank() == 2 ? std::vector{0, 1} : std::vector{2});
-        if (ring.rank() == 2) {
+TEST_CASE("stall diagnosis: waits for messages of another rank count like collectives") {
+    Diary diary;
+    Port port;
+    std::vector<std::thread> ranks;
+    for (const int rank : {0, 1})
+        ranks.emplace_back([&, rank] {
+            JoinOptions options = rank_options(rank, 2, port);
+            options.heartbeat = std::chrono::milliseconds(100);
+            options.stall = std::chrono::milliseconds(200);
+            Job job = join(options, diary.log());
+            auto links = job.communicator->open_links({1 - rank});
             const auto end = Clock::now() + std::chrono::seconds(20);
-            while (!ring.ended() && Clock::now() < end)
-                std::this_thread::sleep_for(std::chrono::milliseconds(2));
-            CHECK_THROWS_WITH_AS(ring.barrier(), doctest::Contains("CONVOY_GIVE_UP=0.6"), Error);
-            throw Error("ended");
-        }
-        std::byte byte;
-        auto message = links->receive(2, {&byte, 1});
-        CHECK_THROWS_WITH_AS(links->wait(message), doctest::Contains("CONVOY_GIVE_UP=0.6"), Error);
-        links.reset();
-        CHECK(ring.regroup(0, false).peers.size() == 2);
-    };
-    const auto adjust = [](JoinOptions& options) {
-        options.elastic = true;
-        options.give_up = std::chrono::milliseconds(600);
-    };
-    CHECK_THROWS_WITH_AS(run_ranks(3, adjust, work), "ended", Error);
+            while (rank == 1 && Clock::now() < end &&
+                   !contains(diary.text(), "all wait for rank 1"))
+                std::this_thread::yield();
+            std::byte byte{};
+            auto message = rank == 1 ? links->send(0, {&byte, 1}) : links->receive(1, {&byte, 1});
+            links->wait(message);
+            links.reset();
+            finish(job);
+        });
+    for (std::thread& rank : ranks) rank.join();
+    CHECK(contains(diary.text(), "all wait for rank 1"));
 }
 
 TEST_CASE("an edge that breaks while both ranks live ends the job on both") {
@@ -300,12 +292,10 @@ TEST_CASE("an edge that breaks while both ranks live ends the job on both") {
             rank.stand(2);
             rank.close_edge();
             const Message end = rank.await(wire::Type::abort);
-            CHECK(wire::decode<wire::Abort>(end.body).why.find("connection closed") !=
-                  std::string::npos);
+            CHECK(contains(wire::decode<wire::Abort>(end.body).why, "connection closed"));
         },
         [](Job& job) { job.communicator->barrier(); }, diary);
-    CHECK(error.find("receiving from rank 1 (127.0.0.1:9): connection closed") !=
-          std::string::npos);
+    CHECK(contains(error, "receiving from rank 1 (127.0.0.1:9): connection closed"));
 }
 
 TEST_CASE("after the stall time the log of every rank says who all wait for, and in what phase") {
@@ -315,47 +305,13 @@ TEST_CASE("after the stall time the log of every rank says who all wait for, and
         [&](FakeRank& rank) {
             rank.stand(2);
             rank.beat({12, 0, 0, 0, 40'000, "data"});
-            while (told.find("all wait") == std::string::npos)
+            while (!contains(told, "all wait"))
                 told = wire::decode_text(rank.await(wire::Type::notice).body);
             rank.die();
         },
         [](Job& job) { sum(job, 100'000); }, diary, nullptr, std::chrono::milliseconds(150));
     CHECK(told.find("step 12: all wait for rank 1 (127.0.0.1:9), in data since 40 s") == 0);
-    CHECK(diary.text().find(told) != std::string::npos);
-}
-
-TEST_CASE(
-    "CONVOY_GIVE_UP: a rank that all wait for is left behind, and told so; the others go on") {
-    for (const bool elastic : {true, false}) {
-        CAPTURE(elastic);
-        std::atomic<int> ends{0};
-        const auto work = [&](Job& job) {
-            Communicator& ring = *job.communicator;
-            if (ring.rank() != 2) {
-                CHECK_THROWS_WITH_AS(sum(job, 1000), doctest::Contains("CONVOY_GIVE_UP=0.6"),
-                                     Error);
-                ++ends;
-                if (!elastic) throw Error("ended");
-                CHECK(ring.regroup(0, false).why.find("rank 2 (127.0.0.1:") != std::string::npos);
-                CHECK(ring.world() == 2);
-                return sum(job, 1000);
-            }
-            ring.set_progress(1, Phase::kData);
-            while (!ring.ended()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-            CHECK_THROWS_WITH_AS(ring.barrier(), doctest::Contains("CONVOY_GIVE_UP=0.6"), Error);
-            ++ends;
-            throw Error("ended");
-        };
-        CHECK_THROWS_WITH_AS(run_ranks(
-                                 3,
-                                 [&](JoinOptions& options) {
-                                     options.elastic = elastic;
-                                     options.give_up = std::chrono::milliseconds(600);
-                                 },
-                                 work),
-                             "ended", Error);
-        CHECK(ends == 3);
-    }
+    CHECK(contains(diary.text(), told));
 }
 
 // Of this process.

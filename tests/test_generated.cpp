@@ -111,9 +111,8 @@ TEST_CASE("a bare trainer's data: 2,500 pictures to train on, 500 to validate, n
     const DataSet two = open({.classes = {"triangle", "circle"}, .generated = 60});
     CHECK(two.train->classes().size() == 2);
     CHECK(two.train->size() == 50);
-    CHECK_THROWS_WITH_AS(open({.classes = {"circle", "star"}}),
-                         doctest::Contains("no class 'star'"), Error);
-    CHECK_THROWS_WITH_AS(open({.generated = 2}), doctest::Contains("too few"), Error);
+    CHECK_FAILS(open({.classes = {"circle", "star"}}), "no class 'star'");
+    CHECK_FAILS(open({.generated = 2}), "too few");
 }
 
 TEST_CASE("a generated sample is a JPEG, the same at every read, from many threads at once") {
@@ -152,11 +151,10 @@ TEST_CASE("--generated takes a number; music is made by another program, which t
     CHECK(data_options(config).generated == 60);
     for (const char* text : {"music", "music:600"}) {
         config.generated = text;
-        CHECK_THROWS_WITH_AS(data_options(config), doctest::Contains("./spectrograms --music"),
-                             Error);
+        CHECK_FAILS(data_options(config), "./spectrograms --music");
     }
     for (const char* text : {"23", "x", "", "1000001"}) {
         config.generated = text;
-        CHECK_THROWS_WITH_AS(data_options(config), doctest::Contains("--generated"), Error);
+        CHECK_FAILS(data_options(config), "--generated");
     }
 }

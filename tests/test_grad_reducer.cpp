@@ -123,7 +123,7 @@ TEST_CASE_FIXTURE(Arena,
     GradReducer reducer(params, *backend, ring, {4});
     ring.fail_at = 3;
     reducer.start();
-    CHECK_THROWS_WITH_AS(reducer.finish(), doctest::Contains("rank 1 was lost"), Error);
+    CHECK_FAILS(reducer.finish(), "rank 1 was lost");
     ring.slices.clear();
     ring.fail_at = -1;
     reducer.start();
@@ -210,8 +210,7 @@ TEST_CASE_FIXTURE(LinearArena, "factors are chosen layer by layer, where they ar
     const std::string fp32 = traffic_text(params, all, 4, false),
                       bf16 = traffic_text(params, all, 4, true);
     const auto has = [](const std::string& text, std::initializer_list<const char*> parts) {
-        return std::ranges::all_of(parts,
-                                   [&](const char* part) { return text.find(part) != text.npos; });
+        return std::ranges::all_of(parts, [&](const char* part) { return contains(text, part); });
     };
     CHECK(has(fp32, {"2.2 MB", "first 1.5 MB", "second 0.7 MB"}));
     CHECK(has(bf16, {"1.1 MB", "first 0.8 MB", "second 0.3 MB"}));

@@ -157,8 +157,7 @@ TEST_CASE("several recordings of a backend do not mix, and one that ended leaves
     CHECK(backend.device_bytes() == bytes);
     CHECK(loss(*a) == of_first);
     CHECK(loss(*b) == of_last);
-    CHECK_THROWS_WITH_AS((void)make_backend("cpu", {.threads = 1})->record(),
-                         doctest::Contains("device cpu cannot record"), Error);
+    CHECK_FAILS((void)make_backend("cpu", {.threads = 1})->record(), "device cpu cannot record");
 }
 
 TEST_CASE("recording refuses ops that wait, or need memory, and the backend goes on after it") {
@@ -167,12 +166,11 @@ TEST_CASE("recording refuses ops that wait, or need memory, and the backend goes
     float* x = device.put({1, 2, 3});
     CHECK_THROWS_AS((void)recorded(backend, [&] { device.get(x, 3); }), Error);
     const std::vector<int32_t> labels(1);
-    CHECK_THROWS_WITH_AS(
-        (void)recorded(backend,
-                       [&] {
-                           backend.softmax_cross_entropy({x, 1, 1, 1, 3}, labels, 0, {}, x);
-                       }),
-        doctest::Contains("grows from 0 to"), Error);
+    CHECK_FAILS((void)recorded(backend,
+                               [&] {
+                                   backend.softmax_cross_entropy({x, 1, 1, 1, 3}, labels, 0, {}, x);
+                               }),
+                "grows from 0 to");
     backend.fill(x, 2, 7);
     CHECK(device.get(x, 3) == std::vector<float>{7, 7, 3});
 }
@@ -224,9 +222,9 @@ TEST_CASE("a pass is run once, recorded, and then replayed until it is another o
     calls({called + 2, called + 3});  // the one that was used longest ago is not
 
     const auto cpu = make_backend("cpu", {.threads = 1});
-    CHECK(why_no_graph(*cpu, 1).find("cpu") != std::string::npos);
+    CHECK(contains(why_no_graph(*cpu, 1), "cpu"));
     CHECK(why_no_graph(*steps.backend, 1) == "");
-    CHECK(why_no_graph(*steps.backend, 2).find("other ranks") != std::string::npos);
+    CHECK(contains(why_no_graph(*steps.backend, 2), "other ranks"));
 }
 
 TEST_CASE("a step goes on op by op where a step cannot be recorded, CONVOY_GRAPH=on says so") {
@@ -249,7 +247,7 @@ TEST_CASE("a step goes on op by op where a step cannot be recorded, CONVOY_GRAPH
         CHECK((why.find("CUDA graph") == 0) == (i == 1));
     }
     step(strict);
-    CHECK_THROWS_WITH_AS(step(strict), doctest::Contains("CONVOY_GRAPH=on"), Error);
+    CHECK_FAILS(step(strict), "CONVOY_GRAPH=on");
     device.backend->fill(x, 1, 7);  // the stream was given back
     CHECK(device.get(x, 1) == std::vector<float>{7});
 }

@@ -434,8 +434,7 @@ TEST_CASE("logits and gradients of a residual network equal PyTorch's") {
     for (size_t i = 0; i < net.x.size(); ++i) net.x[i] = 4 * pattern("x", i);
     SafeTensors weights = export_weights(net.model, *net.backend);
     for (auto& [name, tensor] : weights.tensors) {
-        const bool norm =
-            name.find("bn") != std::string::npos || name.find("downsample.1") != std::string::npos;
+        const bool norm = contains(name, "bn") || contains(name, "downsample.1");
         const bool one = norm && (name.ends_with(".weight") || name.ends_with(".running_var"));
         for (size_t i = 0; i < tensor.values.size(); ++i)
             tensor.values[i] = pattern(name, i) + float(one);

@@ -84,9 +84,9 @@ TEST_CASE("linear of no images leaves gradients as they are; wrong shapes are re
     CHECK(std::vector<float>(dw) == w);
     CHECK(std::vector<float>(db) == b);
     float data[16] = {};
-    CHECK_THROWS_WITH_AS(
+    CHECK_FAILS(
         backend->linear({data, 1, 1, 1, 4}, {data, 2, 1, 1, 3}, nullptr, false, {data, 1, 1, 1, 2}),
-        doctest::Contains("w is 2x1x1x3, x is 1x1x1x4"), Error);
+        "w is 2x1x1x3, x is 1x1x1x4");
     CHECK_THROWS_AS(
         backend->linear_grad_x({data, 1, 1, 1, 3}, {data, 2, 1, 1, 3}, nullptr, {data, 1, 1, 1, 3}),
         Error);

@@ -85,13 +85,12 @@ TEST_CASE("links: a rank that dies is named by a rank that waits for its message
                 }
                 auto first = links->receive(1, bytes), second = links->receive(1, bytes);
                 links->wait(first);
-                CHECK_THROWS_WITH_AS(links->wait(second), doctest::Contains("has had enough"),
-                                     Error);
+                CHECK_FAILS(links->wait(second), "has had enough");
                 auto third = links->send(1, bytes);
                 CHECK_THROWS_AS(links->wait(third), Error);
             });
     };
-    CHECK_THROWS_WITH_AS(run(), doctest::Contains("rank 1"), Error);
+    CHECK_FAILS(run(), "rank 1");
 }
 
 TEST_CASE("links: a message of another size than expected is an error that names its sender") {
@@ -107,7 +106,7 @@ TEST_CASE("links: a message of another size than expected is an error that names
                 job.communicator->barrier();
             });
     };
-    CHECK_THROWS_WITH_AS(run(), doctest::Contains("sent a message of 4 bytes, not of 8"), Error);
+    CHECK_FAILS(run(), "sent a message of 4 bytes, not of 8");
 }
 
 TEST_CASE("links: those that are closed write no more, and the job goes on") {
@@ -177,7 +176,7 @@ TEST_CASE("groups: a rank that fails is named in the group of others as well") {
                 for (;;) group->allreduce_sum(values).get();
             });
     };
-    CHECK_THROWS_WITH_AS(run(), doctest::Contains("rank 3 (127.0.0.1"), Error);
+    CHECK_FAILS(run(), "rank 3 (127.0.0.1");
 }
 
 TEST_CASE("links: strangers that are refused fill no log") {
@@ -195,9 +194,7 @@ TEST_CASE("links: strangers that are refused fill no log") {
         }
         rank.die();
     });
-    JoinOptions options = rank_options(0, 2);
-    options.listening = [&](uint16_t p) { port.set(p); };
-    Job job = join(options, diary.log());
+    Job job = join(rank_options(0, 2, port), diary.log());
     other.join();
     size_t lines = 0;
     for (size_t at = 0; (at = diary.text().find("refused", at)) != std::string::npos; ++at) ++lines;

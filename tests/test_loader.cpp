@@ -480,7 +480,7 @@ TEST_CASE("a kept source hands out what does not decode as it is") {
     }
     const std::vector<std::string> reasons = rig->take_bad_reasons();
     REQUIRE(reasons.size() == 1);
-    CHECK(reasons[0].find("sample 2: truncated") != std::string::npos);
+    CHECK(contains(reasons[0], "sample 2: truncated"));
 }
 
 // Records what the loader tells of its plans.

@@ -136,8 +136,8 @@ TEST_CASE("softmax_cross_entropy of no images adds nothing; a label outside is r
     CHECK(std::vector<float>(sums) == std::vector<float>{1, 2, 3});
     float x[4] = {};
     const std::vector<int32_t> wrong{4}, two{0, 1};
-    CHECK_THROWS_WITH_AS(backend->softmax_cross_entropy({x, 1, 1, 1, 4}, wrong, 0, {}, sums.data()),
-                         doctest::Contains("label of image 0 is 4 of 4 classes"), Error);
+    CHECK_FAILS(backend->softmax_cross_entropy({x, 1, 1, 1, 4}, wrong, 0, {}, sums.data()),
+                "label of image 0 is 4 of 4 classes");
     CHECK_THROWS_AS(backend->softmax_cross_entropy({x, 1, 1, 1, 4}, two, 0, {}, sums.data()),
                     Error);
     const std::vector<int32_t> right{3};

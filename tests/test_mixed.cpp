@@ -153,6 +153,5 @@ TEST_CASE("in bf16 products read the weights as they are now, whoever changed th
 TEST_CASE("a model in bf16 refuses an input of floats") {
     Net net(kPooled, Precision::kBf16, false);
     const Tensor floats = net.backend->alloc(net.input.shape(), Type::kFloat32);
-    CHECK_THROWS_WITH_AS(net.model.forward(floats, {false, 0, 0, {}, {}}),
-                         doctest::Contains("images of fp32"), Error);
+    CHECK_FAILS(net.model.forward(floats, {false, 0, 0, {}, {}}), "images of fp32");
 }

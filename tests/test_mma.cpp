@@ -88,9 +88,7 @@ TEST_CASE("cp.async: nothing is there before the wait for its group, and what is
 
 TEST_CASE("cp.async refuses an address that is not aligned to its bytes") {
     if (on_gpu()) return;  // an error there that ends the work of the whole process
-    CHECK_THROWS_WITH_AS(kernels().copy_misaligned(),
-                         doctest::Contains("cp.async of 16 bytes: an address is not aligned"),
-                         Error);
+    CHECK_FAILS(kernels().copy_misaligned(), "cp.async of 16 bytes: an address is not aligned");
 }
 
 }  // namespace convoy

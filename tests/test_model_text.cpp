@@ -145,15 +145,14 @@ TEST_CASE("an error in a model names the line, the word, and what was expected")
     for (auto& [text, names] : cases) {
         CAPTURE(text);
         for (const std::string& name : names)
-            CHECK_THROWS_WITH_AS(Model(text, {.name = "m.txt", .classes = 5}, *backend),
-                                 doctest::Contains(name.c_str()), Error);
+            CHECK_FAILS(Model(text, {.name = "m.txt", .classes = 5}, *backend), name);
     }
 }
 
 TEST_CASE("a hostile model is refused before anything of its size is allocated") {
     auto backend = make_backend("cpu");
     const auto refused = [&](const std::string& text, const char* says) {
-        CHECK_THROWS_WITH_AS(Model(text, {.name = "m"}, *backend), doctest::Contains(says), Error);
+        CHECK_FAILS(Model(text, {.name = "m"}, *backend), says);
     };
     refused(std::string(2 << 20, '#'), "1048576 bytes");
     std::string many = "input 8\n", deep = "input 8\n";

@@ -175,9 +175,7 @@ TEST_CASE("moments of no images leave the sums; groups that do not fit are refus
     none.run(*backend, false);
     CHECK(std::vector<float>(none.sums) == std::vector<float>(6, 0.5f));
     Problem wrong({{2, 3, 3, 2}, 3, Window::square(3), {0, 1}});
-    CHECK_THROWS_WITH_AS(wrong.run(*backend, false),
-                         doctest::Contains("x has 2 images, the bounds of the groups end at 1"),
-                         Error);
+    CHECK_FAILS(wrong.run(*backend, false), "x has 2 images, the bounds of the groups end at 1");
 }
 
 }  // namespace convoy

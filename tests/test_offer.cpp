@@ -19,9 +19,7 @@ TEST_CASE(
     CHECK(read.speed == 2.5);
     const auto refused = [](const std::string& wrong) {
         CAPTURE(wrong);
-        CHECK_THROWS_WITH_AS(parse_offer(wrong),
-                             doctest::Contains("what the job offers to newcomers cannot be read"),
-                             Error);
+        CHECK_FAILS(parse_offer(wrong), "what the job offers to newcomers cannot be read");
     };
     for (size_t n = 0; n < text.size(); ++n) refused(text.substr(0, n));
     for (const auto& [from, to] :
@@ -32,7 +30,7 @@ TEST_CASE(
                                             {"[\"1\",\"\",\"x\"]", "[\"1\",\"\"]"},
                                             {"\"bucket\":7", "\"bucket\":\"7\""}}) {
         std::string wrong = text;
-        REQUIRE(wrong.find(from) != std::string::npos);
+        REQUIRE(contains(wrong, from));
         refused(wrong.replace(wrong.find(from), from.size(), to));
     }
     for (const char* bucket : {"0", "-1", "7.5", "1e300", "18446744073709551615"}) {

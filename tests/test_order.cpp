@@ -161,7 +161,7 @@ TEST_CASE("--shuffle is full or a window") {
     CHECK(parse_shuffle("window=1000") == 1000);
     for (const char* text : {"", "window", "window=", "window=0", "window=-1", "window=10k", "off",
                              "window=99999999999999999999"})
-        CHECK_THROWS_WITH_AS(parse_shuffle(text), doctest::Contains("window=N"), Error);
+        CHECK_FAILS(parse_shuffle(text), "window=N");
 }
 
 TEST_CASE("the shares of all ranks are a partition of the slice, each within one of its due") {
@@ -244,7 +244,7 @@ TEST_CASE("parse_shares reads weights and says what is wrong with others") {
     CHECK(parse_shares("0.5:1", 2) == std::vector<double>{0.5, 1});
     CHECK(parse_shares("", 3) == std::vector<double>{1, 1, 1});
     const auto refuses = [](const char* text, int world, const char* why) {
-        CHECK_THROWS_WITH_AS(parse_shares(text, world), doctest::Contains(why), Error);
+        CHECK_FAILS(parse_shares(text, world), why);
     };
     refuses("5:3", 3, "2 weights for a world of 3 ranks");
     refuses("5:x", 2, "'x' is not a number");

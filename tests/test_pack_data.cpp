@@ -122,10 +122,10 @@ TEST_CASE("pack: the same bytes with any number of threads, and after it was int
 
     // Other options or another set do not mix with it.
     Quiet quiet;
-    CHECK_THROWS_WITH_AS(pack_data(set, {.out = dir / "one", .shard_bytes = 50'000}, quiet.log),
-                         doctest::Contains("name an empty folder"), Error);
-    CHECK_THROWS_WITH_AS(pack_data(set, {.out = dir / "set", .shard_bytes = 40'000}, quiet.log),
-                         doctest::Contains("name an empty folder"), Error);
+    CHECK_FAILS(pack_data(set, {.out = dir / "one", .shard_bytes = 50'000}, quiet.log),
+                "name an empty folder");
+    CHECK_FAILS(pack_data(set, {.out = dir / "set", .shard_bytes = 40'000}, quiet.log),
+                "name an empty folder");
     CHECK(files_in(dir / "one") == want);
 }
 
@@ -154,9 +154,9 @@ TEST_CASE(
     std::ofstream(dir / "set/square/empty.jpg");
     Quiet quiet;
     const DataSet bad = open(dir / "set");
-    CHECK_THROWS_WITH_AS(
+    CHECK_FAILS(
         pack_data(bad, {.out = dir / "bad", .shard_bytes = 40'000, .max_bad = 0.1}, quiet.log),
-        doctest::Contains("1 of 8 images cannot be read"), Error);
+        "1 of 8 images cannot be read");
     pack(bad, {.out = dir / "bad", .max_bad = 0.2});
     CHECK(open(dir / "bad").train->size() == 7);
 

@@ -187,7 +187,7 @@ TEST_CASE("--augment jitter takes one number, three or four, and says so") {
     CHECK(std::ranges::count(steps, PixelOp::identity, &PixelStep::op) == 1);  // no hue
     for (const char* text :
          {"x", "0.4:0.4", "-1", "0.4:0.4:0.4:0.6", "1:1:1:0.1:1", "0.4:", "nan", "11"})
-        CHECK_THROWS_WITH_AS(parse_jitter(text), doctest::Contains("0.4:0.4:0.4:0.1"), Error);
+        CHECK_FAILS(parse_jitter(text), "0.4:0.4:0.4:0.1");
 }
 
 TEST_CASE("erased parts obey torchvision's scale, ratio and probability, and lie inside") {

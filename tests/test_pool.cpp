@@ -129,8 +129,8 @@ TEST_CASE("pools of no images do nothing; wrong shapes and windows are refused")
     backend->avg_pool({nullptr, 0, 4, 4, 2}, {nullptr, 0, 1, 1, 2});
     backend->avg_pool_grad({nullptr, 0, 1, 1, 2}, {nullptr, 0, 4, 4, 2});
     float data[64] = {};
-    CHECK_THROWS_WITH_AS(backend->max_pool({data, 1, 4, 4, 2}, two, {data, 1, 2, 1, 2}, argmax),
-                         doctest::Contains("want 1x2x2x2"), Error);
+    CHECK_FAILS(backend->max_pool({data, 1, 4, 4, 2}, two, {data, 1, 2, 1, 2}, argmax),
+                "want 1x2x2x2");
     CHECK_THROWS_AS(
         backend->max_pool({data, 1, 4, 4, 1}, Window::square(2, 1, 2), {data, 1, 7, 7, 1}, argmax),
         Error);

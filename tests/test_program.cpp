@@ -116,8 +116,8 @@ TEST_CASE("program: huge images are read one at a time; one that memory has no r
         for (const bool fits : {true, false}) {
             const std::string output = run(fits ? 1'500 : 700, words);
             CAPTURE(output);
-            for (const std::string& name : huge) CHECK(output.find("/a/" + name) != output.npos);
-            CHECK((output.find("takes more memory than there is") == output.npos) == fits);
+            for (const std::string& name : huge) CHECK(contains(output, "/a/" + name));
+            CHECK(!contains(output, "takes more memory than there is") == fits);
             std::filesystem::remove_all(folder / "run");
         }
 }
@@ -139,7 +139,7 @@ TEST_CASE("program: without a word it trains, and its first line says so and nam
     Process process(folder, "bare", {});
     std::filesystem::current_path(before);
     CHECK(process.wait_for("--help"));
-    CHECK(split(process.output(), '\n')[0].find("--help") != std::string::npos);
+    CHECK(contains(split(process.output(), '\n')[0], "--help"));
 }
 
 TEST_CASE("program: wrong words get exit status 1 and one sentence that names what to do") {
@@ -186,7 +186,7 @@ TEST_CASE("program: wrong words get exit status 1 and one sentence that names wh
         CAPTURE(output);
         CAPTURE(message);
         CHECK(status == 1);
-        CHECK(output.find(message) != std::string::npos);
+        CHECK(contains(output, message));
         const size_t error = output.find("error: ");
         REQUIRE(error != std::string::npos);
         CHECK(std::count(output.begin() + long(error), output.end(), '\n') == 1);
@@ -199,9 +199,9 @@ TEST_CASE("program: trains, logs, validates, evaluates, predicts, exports, impor
     const auto [status, output] = run_trainer(small({"--out", run, "--log-every", "2"}));
     CAPTURE(output);
     REQUIRE(status == 0);
-    CHECK(output.find("epoch 1/2  step 2/5  loss ") != std::string::npos);
-    CHECK(output.find("validation after epoch 2") != std::string::npos);
-    CHECK(output.find("done: 10 steps") != std::string::npos);
+    CHECK(contains(output, "epoch 1/2  step 2/5  loss "));
+    CHECK(contains(output, "validation after epoch 2"));
+    CHECK(contains(output, "done: 10 steps"));
 
     std::map<std::string, int> events;
     double val_top1 = -1;
@@ -229,7 +229,7 @@ TEST_CASE("program: trains, logs, validates, evaluates, predicts, exports, impor
         run_trainer({"predict", "--from", run, folder / "photos", "--json"});
     CAPTURE(predicted);
     CHECK(predict_status == 1);  // one of the files is no image, and is named
-    CHECK(predicted.find("broken.jpg") != std::string::npos);
+    CHECK(contains(predicted, "broken.jpg"));
     CHECK(std::count(predicted.begin(), predicted.end(), '{') >= 3);
     const json first = json::parse(predicted.substr(
         predicted.find('{'), predicted.find('\n', predicted.find('{')) - predicted.find('{')));
@@ -248,7 +248,7 @@ TEST_CASE("program: trains, logs, validates, evaluates, predicts, exports, impor
     REQUIRE(object != some.npos);
     CHECK(json::parse(some.substr(object, some.find('\n', object) - object))["file"] ==
           folder / "odd\nname/0.png");
-    CHECK(some.find("1.png") != some.npos);
+    CHECK(contains(some, "1.png"));
 
     const std::string file = folder / "w.safetensors", again = folder / "again.safetensors";
     CHECK(run_trainer({"export", "--from", run, "--out", file}).first == 0);
@@ -256,7 +256,7 @@ TEST_CASE("program: trains, logs, validates, evaluates, predicts, exports, impor
     CHECK(run_trainer(
               {"export", "--from", run, "--format", "onnx", "--with-preprocessing", "--out", onnx})
               .first == 0);
-    CHECK(read_file(onnx).find("conv5.weight") != std::string::npos);
+    CHECK(contains(read_file(onnx), "conv5.weight"));
     CHECK(run_trainer({"export", "--from", run, "--format", "tar", "--out", onnx}).first == 1);
     const Words import = {"import", file, "--model",   "tiny",
                           "--size", "32", "--classes", "circle,square,triangle",
@@ -279,8 +279,8 @@ TEST_CASE("program: trains, logs, validates, evaluates, predicts, exports, impor
     const auto [resume_status, resumed] = run_trainer({"--resume", run, "--epochs", "3"});
     CAPTURE(resumed);
     CHECK(resume_status == 0);
-    CHECK(resumed.find("resumed from") != std::string::npos);
-    CHECK(resumed.find("done: 15 steps") != std::string::npos);
+    CHECK(contains(resumed, "resumed from"));
+    CHECK(contains(resumed, "done: 15 steps"));
 }
 
 TEST_CASE("program: the recipes' networks learn the generated shapes in twenty steps") {
@@ -343,7 +343,7 @@ TEST_CASE("program: a grey rectangle as input is trained, evaluated, predicted a
         run_trainer(small({"--size", "0", "--model", text, "--out", run}));
     CAPTURE(output);
     CHECK(status == 0);
-    CHECK(output.find("input 24x16x1") != std::string::npos);
+    CHECK(contains(output, "input 24x16x1"));
     const json eval = json::parse(run_trainer({"eval", "--from", run, "--json"}).second);
     CHECK(eval["images"] == 8);
     write_images(folder / "some", 2);
@@ -351,7 +351,7 @@ TEST_CASE("program: a grey rectangle as input is trained, evaluated, predicted a
     CHECK(run_trainer({"--resume", run, "--epochs", "3", "--size", "24x16x1"}).first == 0);
     const auto [refused, why] = run_trainer({"--resume", run, "--epochs", "4", "--size", "16"});
     CHECK(refused == 1);
-    CHECK(why.find("--size was 24x16x1 in the run to resume") != std::string::npos);
+    CHECK(contains(why, "--size was 24x16x1 in the run to resume"));
     // A built-in network takes what --size says.
     CHECK(run_trainer(small({"--size", "16x24x1", "--steps", "1", "--out", folder / "b"})).first ==
           0);
@@ -365,7 +365,7 @@ TEST_CASE("program: a diverging run says where, and leaves a checkpoint from bef
                            "--epochs", "200", "--save-every", "0"}));
     CAPTURE(output);
     CHECK(status == 1);
-    CHECK(output.find("NaN or infinity in the ") != std::string::npos);
+    CHECK(contains(output, "NaN or infinity in the "));
     CHECK(std::filesystem::exists(run + "/latest/meta.json"));
 }
 
@@ -386,7 +386,7 @@ TEST_CASE("program: a run folder is not mixed with another run, nor a run with o
         const auto [status, output] = run_trainer(words);
         CAPTURE(output);
         CHECK(status == 1);
-        CHECK(output.find(message) != std::string::npos);
+        CHECK(contains(output, message));
     }
     // Nothing is left to do: its checkpoint stays as it is, and another folder gets one.
     const auto written = std::filesystem::last_write_time(run + "/latest/meta.json");
@@ -399,7 +399,7 @@ TEST_CASE("program: a run folder is not mixed with another run, nor a run with o
         run_trainer({"--resume", run + "/latest", "--batch", "20", "--epochs", "4"});
     CAPTURE(output);
     CHECK(status == 0);
-    CHECK(output.find("done: 14 steps") != std::string::npos);
+    CHECK(contains(output, "done: 14 steps"));
     CHECK(std::filesystem::read_symlink(run + "/latest") == "step-00000014");
 }
 
@@ -412,8 +412,8 @@ TEST_CASE("program: a cut checkpoint is named, and the one before it is used") {
     const auto [status, output] = run_trainer(both);
     CAPTURE(output);
     CHECK(status == 0);
-    CHECK(output.find("step-00000010 is damaged and skipped") != std::string::npos);
-    CHECK(output.find("step-00000005: epoch 2, 0 images into it, step 5") != std::string::npos);
+    CHECK(contains(output, "step-00000010 is damaged and skipped"));
+    CHECK(contains(output, "step-00000005: epoch 2, 0 images into it, step 5"));
 }
 
 TEST_CASE("program: a file that may not grow ends the run, which says that nothing was saved") {
@@ -428,8 +428,8 @@ TEST_CASE("program: a file that may not grow ends the run, which says that nothi
     CHECK(full.wait() == 1);
     const std::string output = full.output();
     CAPTURE(output);
-    CHECK(output.find("model.safetensors cannot be written: File too large") != std::string::npos);
-    CHECK(output.find("saved the state") == std::string::npos);
+    CHECK(contains(output, "model.safetensors cannot be written: File too large"));
+    CHECK(!contains(output, "saved the state"));
     CHECK(!std::filesystem::exists(run + "/latest"));
 }
 
@@ -454,10 +454,8 @@ TEST_CASE("program: a run whose images changed goes on at an epoch's end, else b
     run({"--epochs", "1", "--out", folder / "whole"});
     run({"--epochs", "1", "--steps", "2", "--out", folder / "half"});
     std::filesystem::remove(folder / "data/a/0.ppm");
-    CHECK(run({"--resume", folder / "whole", "--epochs", "2"}).find("done: 6 steps") !=
-          std::string::npos);
-    CHECK(run({"--resume", folder / "half", "--steps", "0"}).find("done: 5 steps") !=
-          std::string::npos);
+    CHECK(contains(run({"--resume", folder / "whole", "--epochs", "2"}), "done: 6 steps"));
+    CHECK(contains(run({"--resume", folder / "half", "--steps", "0"}), "done: 5 steps"));
 }
 
 TEST_CASE("program: a run folder in use is refused; SIGHUP saves and ends a run, but for nohup") {
@@ -473,7 +471,7 @@ TEST_CASE("program: a run folder in use is refused; SIGHUP saves and ends a run,
     const auto first = begin("first", run);
     const auto [status, output] = run_trainer({"--resume", run});
     CHECK(status == 1);
-    CHECK(output.find(cat("process ", first->pid(), " ")) != std::string::npos);
+    CHECK(contains(output, cat("process ", first->pid(), " ")));
     for (int i = 0; i < 2; ++i) first->kill(SIGHUP);
     CHECK(first->wait() == 128 + SIGTERM);
     const int64_t step = json::parse(read_file(run + "/latest/meta.json"))["step"];
@@ -485,7 +483,7 @@ TEST_CASE("program: a run folder in use is refused; SIGHUP saves and ends a run,
     second->kill(SIGHUP);
     second->kill(SIGINT);
     CHECK(second->wait() == 128 + SIGINT);
-    CHECK(second->output().find("to continue") != std::string::npos);
+    CHECK(contains(second->output(), "to continue"));
 }
 
 TEST_CASE("program: SIGINT to one of two ranks stops both at one step, and the run can go on") {
@@ -494,7 +492,7 @@ TEST_CASE("program: SIGINT to one of two ranks stops both at one step, and the r
     Cluster ranks(folder, 2, endless(run) + Words{"--price", "2"});
     REQUIRE(ranks[0].wait_for("epoch 2/"));
     ranks[1].kill(SIGINT);
-    CHECK(ranks.end(130).find("stopped by signal 2 after step") != std::string::npos);
+    CHECK(contains(ranks.end(130), "stopped by signal 2 after step"));
     CHECK(read_log(run).back()["cost"].get<double>() > 0);
     const json meta = json::parse(read_file(run + "/latest/meta.json"));
     CHECK(meta["step"].get<int>() > 5);
@@ -505,7 +503,7 @@ TEST_CASE("program: SIGINT to one of two ranks stops both at one step, and the r
         run_trainer({"--resume", run, "--steps", steps, "--price", "3600"});
     CAPTURE(output);
     CHECK(status == 0);
-    CHECK(output.find(cat("done: ", steps, " steps")) != std::string::npos);
+    CHECK(contains(output, cat("done: ", steps, " steps")));
     const json done = read_log(run).back();
     CHECK(done["cost"].get<double>() ==  // one unit a second
           doctest::Approx(spent + done["seconds"].get<double>()).epsilon(0.1));
@@ -519,7 +517,7 @@ TEST_CASE("program: two ranks on one host cost what the host costs, once") {
                   {"--threads", "1", "--price", "72", "--watts", "360"});
     const std::string output = ranks.end();
     CAPTURE(output);
-    CHECK(output.find(" g CO2e") != std::string::npos);
+    CHECK(contains(output, " g CO2e"));
     int events = 0;
     double before = 0, first_step = 0, last_step = 0;
     for (const json& event : read_log(run)) {
@@ -564,8 +562,7 @@ TEST_CASE("program: where a lost rank ends the job, the others end within second
             if (std::ranges::count(killed, rank)) continue;
             CHECK(ranks[rank].wait(30) == 1);
             CAPTURE(ranks[rank].output());
-            CHECK(ranks[rank].output().find(cat("rank ", killed[0], " (127.0.0.1:")) !=
-                  std::string::npos);
+            CHECK(contains(ranks[rank].output(), cat("rank ", killed[0], " (127.0.0.1:")));
         }
         if (saves < 0) continue;
         const json meta = json::parse(
@@ -647,8 +644,7 @@ TEST_CASE("program: of three ranks one is killed, or gets SIGTERM: the others tr
             if (event["event"] != "regroup") continue;
             ++regroups;
             CHECK(event["ranks"] == 2);
-            CHECK(event["why"].get<std::string>().find(cat("rank ", lost, " (127.0.0.1:")) !=
-                  std::string::npos);
+            CHECK(contains(event["why"].get<std::string>(), cat("rank ", lost, " (127.0.0.1:")));
         }
         CHECK(regroups == 1);
         CHECK(std::filesystem::exists(job.run(0) + "/latest/meta.json"));
@@ -677,8 +673,7 @@ TEST_CASE(
         run_trainer({"--coord", address, "--rank", "1", "--join-timeout", "0.5"});
     CHECK(status == 1);
     CAPTURE(output);
-    CHECK(output.find(cat("not of the coordinator, which is at ", at(job.port))) !=
-          std::string::npos);
+    CHECK(contains(output, cat("not of the coordinator, which is at ", at(job.port))));
     third.kill(SIGKILL);
     CHECK(fourth.wait_for("rank 3 (", 30));
     for (auto& rank : job.ranks) CHECK(rank->wait(180) == 0);
@@ -720,7 +715,7 @@ TEST_CASE("program: a damaged heartbeat costs a connection, not a rank") {
         for (Process* rank : {&rank0, &rank1}) rank->kill(SIGTERM);
         for (Process* rank : {&rank0, &rank1}) CHECK(rank->wait() == 128 + SIGTERM);
         CAPTURE(rank0.output());
-        CHECK(rank0.output().find(" lost: ") == std::string::npos);
+        CHECK(!contains(rank0.output(), " lost: "));
     }
 }
 
@@ -737,7 +732,7 @@ static int flip_a_bit(pid_t pid, std::span<const float> values) {
     for (std::string line; std::getline(maps, line);) {
         size_t begin = 0, end = 0;
         if (std::sscanf(line.c_str(), "%zx-%zx rw", &begin, &end) != 2) continue;
-        if (line.find(" rw") == std::string::npos || end - begin > 256 << 20) continue;
+        if (!contains(line, " rw") || end - begin > 256 << 20) continue;
         std::string bytes(end - begin, '\0');
         if (pread(memory, bytes.data(), bytes.size(), off_t(begin)) != ssize_t(bytes.size()))
             continue;
@@ -838,12 +833,12 @@ TEST_CASE(
     const auto train = [&](const Words& settings) {
         const std::string output = Cluster(folder, 2, settings).end();
         // Equal on both ranks at the end of each epoch, or it would be said.
-        CHECK(output.find("differ by roundings") == std::string::npos);
+        CHECK(!contains(output, "differ by roundings"));
         return output;
     };
     const std::string first = train(small({"--share", "0:1", "--sync", "average:3", "--optimizer",
                                            "adamw", "--wire", "bf16", "--out", run}));
-    CHECK(first.find("averaged every 3 steps") != std::string::npos);
+    CHECK(contains(first, "averaged every 3 steps"));
     const json meta = json::parse(read_file(run + "/latest/meta.json"));
     CHECK(meta["step"] == 10);
     CHECK(meta["optimizer_steps"] == 10);  // of rank 1, which took them
@@ -878,8 +873,8 @@ TEST_CASE("program: every way to synchronise, resumed in mid-run, ends with the 
                     small({"--save-every", "0.6", "--keep", "9", "--out", run}) + words)
                 .end();
         CAPTURE(output);
-        CHECK(output.find(said) != std::string::npos);
-        CHECK(output.find("held other weights") == std::string::npos);
+        CHECK(contains(output, said));
+        CHECK(!contains(output, "held other weights"));
         // In the middle of an epoch of 5 steps.
         Cluster(folder, world,
                 words + Words{"--resume", run + "/step-00000003", "--threads", "1",
@@ -893,7 +888,7 @@ TEST_CASE("program: a run continues with another way to synchronise, or on other
     TempDir folder;
     const std::string ring = folder / "ring", stages = folder / "stages";
     const auto has_outer = [](const std::string& path) {
-        return read_file(path + "/latest/optim.safetensors").find("outer/") != std::string::npos;
+        return contains(read_file(path + "/latest/optim.safetensors"), "outer/");
     };
     Cluster(folder, 2, small({"--out", ring})).end();
     CHECK(!has_outer(ring));
@@ -961,8 +956,8 @@ TEST_CASE("program: what a rank's user typed must agree with rank 0") {
     Cluster ranks(folder, 2, small({"--join-timeout", "5", "--out", folder / "run"}),
                   {"--batch", "99"});
     ranks.end(1);
-    CHECK(ranks[1].output().find("--batch 99") != std::string::npos);
-    CHECK(ranks[1].output().find("--batch 8") != std::string::npos);
+    CHECK(contains(ranks[1].output(), "--batch 99"));
+    CHECK(contains(ranks[1].output(), "--batch 8"));
 }
 
 TEST_CASE("program: rank 0's settings hold in the benchmarks too") {
@@ -992,7 +987,7 @@ TEST_CASE("program: SIGINT to one rank ends a benchmark of sums on both") {
     ranks[1].kill(SIGINT);
     CHECK(ranks[1].wait() == 130);
     CHECK(ranks[0].wait() == 1);
-    CHECK(ranks[0].output().find("stopped by signal 2") != std::string::npos);
+    CHECK(contains(ranks[0].output(), "stopped by signal 2"));
 }
 
 TEST_CASE("program: evaluation over several ranks counts every image once, on any device" *
@@ -1024,7 +1019,7 @@ TEST_CASE("program: tiny trains on the CUDA kernels to the losses of the CPU, an
                                "--log-every", "1", "--size", "16", "--out", run}));
         CAPTURE(output);
         CHECK(status == 0);
-        CHECK(output.find(cat("device     ", device)) != std::string::npos);
+        CHECK(contains(output, cat("device     ", device)));
         return losses_of(run);
     };
     const std::vector<double> cpu = train("cpu"), simt = train(kernel_device());
@@ -1062,7 +1057,7 @@ TEST_CASE("program: --early-stop ends two ranks at the same step, also resumed")
     const auto train = [&](const Words& more) {
         Cluster ranks(folder, 2, small({"--epochs", "9"}) + more);
         const std::string output = ranks.end();
-        CHECK(ranks[1].output().find("done: ") != std::string::npos);
+        CHECK(contains(ranks[1].output(), "done: "));
         return output;
     };
     const std::string run = folder / "run", other = folder / "other";
@@ -1075,8 +1070,8 @@ TEST_CASE("program: --early-stop ends two ranks at the same step, also resumed")
     for (const json& event : log) norms += event.value("gradient_norm", 0.0) > 0;
     CHECK(norms > 0);
     // With a learning rate of almost nothing only statistics change, and after a while no top1.
-    CHECK(train({"--early-stop", "2", "--lr", "1e-9", "--out", other})
-              .find("--early-stop: 2 validations without") != std::string::npos);
+    CHECK(contains(train({"--early-stop", "2", "--lr", "1e-9", "--out", other}),
+                   "--early-stop: 2 validations without"));
     const int64_t last = read_log(other).back()["step"];
     CHECK(last >= 15);
     CHECK(last < 45);
@@ -1102,5 +1097,5 @@ TEST_CASE("program: with --ema a checkpoint's model is the average, and is what 
     CHECK(said["loss"].get<double>() == doctest::Approx(last).epsilon(1e-5));
     const auto [status, output] = run_trainer({"--resume", run, "--ema", "0"});
     CHECK(status == 1);
-    CHECK(output.find("--ema was 0.9") != std::string::npos);
+    CHECK(contains(output, "--ema was 0.9"));
 }

@@ -107,11 +107,11 @@ TEST_CASE("report: a page of an evaluation holds names as text, and JSON the num
     const Evaluated result{"m", "d&d", card, sums, quality};
     write_eval_report(dir / "a/b", result);
     const std::string page = read_file(dir / "a/b/report.html");
-    CHECK(page.find("<img src=x") == std::string::npos);
-    CHECK(page.find("&lt;img src=x onerror=alert(1)&gt;") != std::string::npos);
-    CHECK(page.find("<b>?") == std::string::npos);
+    CHECK(!contains(page, "<img src=x"));
+    CHECK(contains(page, "&lt;img src=x onerror=alert(1)&gt;"));
+    CHECK(!contains(page, "<b>?"));
     CHECK(is_utf8(page));
-    CHECK(page.find("<script") == std::string::npos);
+    CHECK(!contains(page, "<script"));
     const json numbers = json::parse(read_file(dir / "a/b/report.json"));
     CHECK(numbers["top1"] == 0.5);
     CHECK(numbers["classes"][1]["recall"] == 0.5);
@@ -121,20 +121,19 @@ TEST_CASE("report: a page of an evaluation holds names as text, and JSON the num
     CHECK(missed_demands(result, 0, 0) == "");
     CHECK(missed_demands(result, 0.5, 0) == "");
     CHECK(missed_demands(result, 0.6, 0) == "top-1 is 50.0 %, --min-top1 asks for 60.0 %");
-    CHECK(missed_demands(result, 0, 0.6).find("of each class: 'c") != std::string::npos);
-    CHECK(missed_demands(result, 0, 0.6).find("'b' 50.0 %") != std::string::npos);
+    CHECK(contains(missed_demands(result, 0, 0.6), "of each class: 'c"));
+    CHECK(contains(missed_demands(result, 0, 0.6), "'b' 50.0 %"));
     std::ofstream(dir / "file") << "no folder";
-    CHECK_THROWS_WITH_AS(write_eval_report(dir / "file", result),
-                         doctest::Contains("cannot make the folder"), Error);
+    CHECK_FAILS(write_eval_report(dir / "file", result), "cannot make the folder");
 }
 
 TEST_CASE("report: a chart of no points, of one, and of some that are not finite") {
     for (const std::vector<std::array<double, 2>>& points :
          {std::vector<std::array<double, 2>>{}, {{3, 5}}, {{1, NAN}, {2, INFINITY}, {3, 1}}}) {
         const std::string svg = line_chart("t", "x", {{"<n>", points}});
-        CHECK(svg.find("nan") == std::string::npos);
-        CHECK(svg.find("inf") == std::string::npos);
-        CHECK(svg.find("&lt;n&gt;") != std::string::npos);
+        CHECK(!contains(svg, "nan"));
+        CHECK(!contains(svg, "inf"));
+        CHECK(contains(svg, "&lt;n&gt;"));
     }
 }
 
@@ -218,7 +217,7 @@ linear f2 out classes
     flat.model = std::make_unique<Model>(flat.card.model_text, flat.card.options(), *flat.backend);
     flat.file = dir / "f.safetensors";
     write_safetensors(flat.file, export_weights(*flat.model, *flat.backend));
-    CHECK_THROWS_WITH_AS(Explainer(flat, 1), doctest::Contains("no convolution"), Error);
+    CHECK_FAILS(Explainer(flat, 1), "no convolution");
 }
 
 TEST_CASE("program: reports, a gate that closes, and heat maps") {
@@ -235,8 +234,7 @@ TEST_CASE("program: reports, a gate that closes, and heat maps") {
        0);
     go({"eval", "--from", run, "--device", "cpu", "--report", dir / "rep", "--min-top1", "0"}, 0);
     CHECK(json::parse(read_file(dir / "rep/report.json"))["images"] == 8);
-    CHECK(read_file(dir / "rep/report.html").find("data:image/jpeg;base64,/9j/") !=
-          std::string::npos);
+    CHECK(contains(read_file(dir / "rep/report.html"), "data:image/jpeg;base64,/9j/"));
     const Image grey{20, 30, std::vector<uint8_t>(600, 90), 1};
     const std::vector<uint8_t> png = encoded(grey, ".png");
     std::ofstream(dir / "x.png", std::ios::binary)
@@ -248,14 +246,14 @@ TEST_CASE("program: reports, a gate that closes, and heat maps") {
     const std::string own = go({"eval", "--from", run, "--device", "cpu", "--val", dir / "own",
                                 "--report", dir / "own-report"},
                                0);
-    CHECK(own.find("3 images of " + (dir / "own")) != std::string::npos);
+    CHECK(contains(own, "3 images of " + (dir / "own")));
     CHECK(json::parse(read_file(dir / "own-report/report.json"))["data"] == dir / "own");
     const std::string gate = go({"eval", "--from", run, "--device", "cpu", "--min-recall", "1"}, 3);
-    CHECK(gate.find("--min-recall asks for 100.0 % of each class") != std::string::npos);
-    CHECK(
+    CHECK(contains(gate, "--min-recall asks for 100.0 % of each class"));
+    CHECK(contains(
         go({"predict", "--from", run, "--device", "cpu", "--explain", dir / "heat", dir / "x.png"},
-           0)
-            .find("wrote " + (dir / "heat")) != std::string::npos);
+           0),
+        "wrote " + (dir / "heat")));
     size_t pictures = 0;
     for (const auto& entry : std::filesystem::directory_iterator(dir / "heat"))
         pictures += entry.path().string().ends_with("x.png.heat.jpg");

@@ -37,8 +37,8 @@ TEST_CASE("two members that want the same rank: the second is refused, both are 
     const auto refused = roster.add(1, join_of(2, 3, "b", "10.0.0.9:29400"));
     REQUIRE(refused.size() == 1);
     CHECK(refused[0].id == 1);
-    CHECK(refused[0].why.find("10.0.0.5:29400") != std::string::npos);
-    CHECK(refused[0].why.find("10.0.0.9:29400") != std::string::npos);
+    CHECK(contains(refused[0].why, "10.0.0.5:29400"));
+    CHECK(contains(refused[0].why, "10.0.0.9:29400"));
     CHECK(roster.status().starts_with("1 of 3 joined"));
 }
 

@@ -86,7 +86,7 @@ TEST_CASE("advice of the network: where this rank alone would be a tenth faster,
     const std::string text = advice_of_network(1, 3, 100, 0.5);
     CAPTURE(text);
     for (const char* part : {" 50 img/s", " 25:", " 75 %", "--sync diloco:20", "--batch"})
-        CHECK(text.find(part) != text.npos);
+        CHECK(contains(text, part));
     CHECK(advice_of_network(1, 1, 100, 0.5) == "");  // as fast
     CHECK(advice_of_network(1, 1.3, 100, 0.5) != "");
     CHECK(advice_of_network(1, 3, 100, 0) == "");

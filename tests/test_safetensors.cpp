@@ -114,24 +114,20 @@ TEST_CASE("a wrong header is refused with a sentence that names the file and the
     for (auto& [header, data, says] : cases) {
         CAPTURE(header.substr(0, 100));
         write_file(dir / "bad", file_of(header, data));
-        CHECK_THROWS_WITH_AS(read_safetensors(dir / "bad"), doctest::Contains(says), Error);
-        CHECK_THROWS_WITH_AS(read_safetensors(dir / "bad"),
-                             doctest::Contains((dir / "bad").c_str()), Error);
+        CHECK_FAILS(read_safetensors(dir / "bad"), says);
+        CHECK_FAILS(read_safetensors(dir / "bad"), (dir / "bad"));
     }
     std::string many = "{";  // must not take a time that grows with its square
     for (int i = 0; i < 200'000; ++i) many += cat("\"", i, "\":{},");
     write_file(dir / "bad", file_of(many + "\"0\":{}}", 0));
-    CHECK_THROWS_WITH_AS(read_safetensors(dir / "bad"), doctest::Contains("names '0' twice"),
-                         Error);
+    CHECK_FAILS(read_safetensors(dir / "bad"), "names '0' twice");
     write_file(dir / "bad", file_of(many + "\"x\":{}}", 0));
-    CHECK_THROWS_WITH_AS(read_safetensors(dir / "bad"), doctest::Contains("lacks dtype"), Error);
+    CHECK_FAILS(read_safetensors(dir / "bad"), "lacks dtype");
     write_file(dir / "empty", "");
-    CHECK_THROWS_WITH_AS(read_safetensors(dir / "empty"), doctest::Contains("has 0 bytes"), Error);
+    CHECK_FAILS(read_safetensors(dir / "empty"), "has 0 bytes");
     write_file(dir / "long", std::string(8, '\xff'));
-    CHECK_THROWS_WITH_AS(read_safetensors(dir / "long"),
-                         doctest::Contains("is no safetensors file"), Error);
-    CHECK_THROWS_WITH_AS(read_safetensors(dir / "missing"), doctest::Contains("cannot be read"),
-                         Error);
+    CHECK_FAILS(read_safetensors(dir / "long"), "is no safetensors file");
+    CHECK_FAILS(read_safetensors(dir / "missing"), "cannot be read");
     CHECK_THROWS_AS(read_safetensors(dir.path().string()), Error);
 }
 
@@ -180,20 +176,16 @@ TEST_CASE("a file for which there is no memory is an Error naming it") {
     REQUIRE(getrlimit(RLIMIT_AS, &usual) == 0);
     const rlimit tight{1ull << 37, usual.rlim_max};  // less than the file, more than is in use
     REQUIRE(setrlimit(RLIMIT_AS, &tight) == 0);
-    CHECK_THROWS_WITH_AS(read_safetensors(path),
-                         doctest::Contains("m.safetensors: takes more memory than there is"),
-                         Error);
+    CHECK_FAILS(read_safetensors(path), "m.safetensors: takes more memory than there is");
     setrlimit(RLIMIT_AS, &usual);
 }
 #endif
 
 TEST_CASE("a file that cannot be written is an Error naming it and the cause") {
     TempDir dir;
-    CHECK_THROWS_WITH_AS(write_safetensors(dir / "no/such/folder", {}),
-                         doctest::Contains("No such file or directory"), Error);
+    CHECK_FAILS(write_safetensors(dir / "no/such/folder", {}), "No such file or directory");
     SafeTensors large;
     large.tensors["w"] = {"F32", {1000}, std::vector<float>(1000)};
-    CHECK_THROWS_WITH_AS(write_safetensors("/dev/full", large),
-                         doctest::Contains("/dev/full cannot be written: No space left on device"),
-                         Error);
+    CHECK_FAILS(write_safetensors("/dev/full", large),
+                "/dev/full cannot be written: No space left on device");
 }

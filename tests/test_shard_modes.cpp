@@ -148,10 +148,6 @@ Run train_ranks(const TempDir& folder, const std::string& run, const Words& data
     return result;
 }
 
-bool has(const std::string& text, const std::string& part) {
-    return text.find(part) != std::string::npos;
-}
-
 // Pictures of two classes in a tar whose folders name the classes.
 void write_tar(const std::string& tar, int first, int count) {
     TempDir folder;
@@ -230,8 +226,8 @@ TEST_CASE("--shards mine: two ranks with a part each see every image once an epo
     const Run whole = run("whole", {"--epochs", "2"});
     CAPTURE(whole.output);
     // 18·0.2, 12·0.2, 11·0.2, 9·0.2 are held back: 4 + 2 + 2 + 2.
-    CHECK(whole.output.find("40 for training on all ranks together") != std::string::npos);
-    CHECK(whole.output.find("a, b, c") != std::string::npos);
+    CHECK(contains(whole.output, "40 for training on all ranks together"));
+    CHECK(contains(whole.output, "a, b, c"));
     CHECK(whole.images == 40);
     REQUIRE(whole.losses.size() == 14);  // 40/7 = 6 steps an epoch, and a validation
     const json meta = json::parse(read_file((folder / "whole") + "/latest/meta.json"));
@@ -243,7 +239,7 @@ TEST_CASE("--shards mine: two ranks with a part each see every image once an epo
                                      {"--resume", folder / "cut", "--steps", "12"});
         const Run straight = run("straight", {"--steps", "12", "--schedule", "constant"});
         CAPTURE(rest.output);
-        CHECK(rest.output.find("epoch 2, 14 images into it, step 8") != std::string::npos);
+        CHECK(contains(rest.output, "epoch 2, 14 images into it, step 8"));
         CHECK(rest.losses == straight.losses);
     }
     SUBCASE("with other parts the epoch begins again, and the log says so") {
@@ -251,8 +247,7 @@ TEST_CASE("--shards mine: two ranks with a part each see every image once an epo
         const Run rest = train_ranks(folder, folder / "cut", {two, one},
                                      {"--resume", folder / "cut", "--steps", "15"});
         CAPTURE(rest.output);
-        CHECK(rest.output.find("epoch 2 begins again: the checkpoint is 14 images into it") !=
-              std::string::npos);
+        CHECK(contains(rest.output, "epoch 2 begins again: the checkpoint is 14 images into it"));
         CHECK(rest.images == 40);
     }
 }
@@ -264,7 +259,7 @@ TEST_CASE("--shards mine: what does not go together is refused in a sentence") {
         const auto [status, output] = run_trainer(words);
         CAPTURE(output);
         CHECK(status == 1);
-        CHECK(has(output, why));
+        CHECK(contains(output, why));
     };
     refused({"--shards", "mine"}, "--shards mine needs --data");
     refused({"--shards", "mine", "--data", folder / "one", "--share", "2"},
@@ -355,11 +350,11 @@ TEST_CASE(
     CAPTURE(both.output);
     CAPTURE(both.output1);
     CHECK(both.images == 45);  // 20 and 25
-    CHECK(has(both.output, "p_0 ended after 20 of 25 samples"));
-    CHECK(has(both.output1, "q_0: 10 samples more than CONVOY_SAMPLES=25 were left out"));
-    CHECK(has(both.output, "shuffled among 2048"));
+    CHECK(contains(both.output, "p_0 ended after 20 of 25 samples"));
+    CHECK(contains(both.output1, "q_0: 10 samples more than CONVOY_SAMPLES=25 were left out"));
+    CHECK(contains(both.output, "shuffled among 2048"));
     const Run again = run({"--resume", folder / "run", "--epochs", "3"});
-    CHECK(has(again.output, "a pipe cannot be wound back"));
+    CHECK(contains(again.output, "a pipe cannot be wound back"));
     CHECK(again.images == 45);
 }
 
@@ -374,7 +369,7 @@ TEST_CASE("pipes: what is missing or wrong is said in a sentence, and nobody wai
         const auto [status, output] = run_trainer(words);
         CAPTURE(output);
         CHECK(status == 1);
-        CHECK(has(output, why));
+        CHECK(contains(output, why));
     };
     refused({}, "CONVOY_SAMPLES");
     refused({"CONVOY_SAMPLES=many"}, "many");
@@ -405,7 +400,7 @@ TEST_CASE("pipes: Ctrl-C ends a run whose feeder is silent, with a checkpoint") 
     CHECK(trainer.wait() == 128 + SIGINT);
     close(feeder);
     CAPTURE(trainer.output());
-    CHECK(has(trainer.output(), "stopped by signal 2 after step"));
+    CHECK(contains(trainer.output(), "stopped by signal 2 after step"));
     CHECK(std::filesystem::exists(run + "/latest/meta.json"));
 }
 
@@ -466,7 +461,7 @@ TEST_CASE("eval and predict take what training takes: folders, tar, TFRecord, li
     std::ofstream(meta) << content;
     const auto [refused, why] = run_trainer({"eval", "--from", run + "/latest"});
     CHECK(refused == 1);
-    CHECK(has(why, "is not kept: give it again, by --data"));
+    CHECK(contains(why, "is not kept: give it again, by --data"));
 }
 
 TEST_CASE("pipes: one that is silent is named, with how many samples have come; then it goes on") {
@@ -482,7 +477,7 @@ TEST_CASE("pipes: one that is silent is named, with how many samples have come; 
     std::vector<uint8_t> image;
     const auto reader = std::async(std::launch::async, [&] { pipe.read(0, image); });
     const auto heard = [&](const std::string& text) {
-        while (!has(diary.text(), text)) std::this_thread::yield();
+        while (!contains(diary.text(), text)) std::this_thread::yield();
     };
     heard("no bytes for 0.1 s; 0 of 12 samples have come");
     std::ofstream feeder(fifo, std::ios::binary);

@@ -167,7 +167,7 @@ TEST_CASE("simt: what CUDA leaves undefined is an error that names kernel, block
         const std::string text = message(what);
         CAPTURE(what);
         CAPTURE(text);
-        for (const char* part : parts) CHECK(text.find(part) != std::string::npos);
+        for (const char* part : parts) CHECK(contains(text, part));
     }
     // And the emulator goes on as if nothing had been.
     CHECK(simt::sum_of({1, 2, 3}) == 6);
@@ -205,15 +205,15 @@ TEST_CASE("simt: a host that touches device memory ends with a message that name
     for (const char* what : {"host read", "host write after another test"}) {
         const std::string said = output_of_planted(what);
         CAPTURE(said);
-        CHECK(said.find("simt: the host touched 0x") != std::string::npos);
-        CHECK(said.find("copy with Backend::download or upload first") != std::string::npos);
+        CHECK(contains(said, "simt: the host touched 0x"));
+        CHECK(contains(said, "copy with Backend::download or upload first"));
     }
 }
 
 TEST_CASE("simt: a kernel that leaves device memory ends with a message that names its thread") {
     const std::string said = output_of_planted("global bounds");
     CAPTURE(said);
-    CHECK(said.find("kernel write_kernel, block (0,0,0), thread (3,0,0)") != std::string::npos);
+    CHECK(contains(said, "kernel write_kernel, block (0,0,0), thread (3,0,0)"));
 }
 
 TEST_CASE("simt: device pointers inside of structs reach a kernel, and are checked") {
@@ -234,9 +234,9 @@ TEST_CASE("simt: the sanitizer stops at the first access out of bounds and names
     for (const auto& [what, want] : cases) {
         const std::string said = output_of_planted(what);
         CAPTURE(said);
-        CHECK(said.find("AddressSanitizer") != std::string::npos);
-        CHECK(said.find("simt_kernels.cu:") != std::string::npos);
-        CHECK(said.find(want) != std::string::npos);
+        CHECK(contains(said, "AddressSanitizer"));
+        CHECK(contains(said, "simt_kernels.cu:"));
+        CHECK(contains(said, want));
     }
 }
 #endif

@@ -82,7 +82,7 @@ TEST_CASE("spectrograms: sines are bright in their mel bands, at their level, an
     const Told told = convert(folder);
     INFO(told.text);
     CHECK(told.status == 0);
-    CHECK(told.text.find("6 segments of 5 files") != std::string::npos);
+    CHECK(contains(told.text, "6 segments of 5 files"));
     for (const double f : {440.0, 1000.0, 3000.0, 9000.0}) {
         CAPTURE(f);
         const Image image = picture(folder / cat("out/sine/", int(f), "-0.png"));
@@ -108,7 +108,7 @@ TEST_CASE("spectrograms: sines are bright in their mel bands, at their level, an
     CHECK(read_file(folder / "out/sine/440-0.png") == read_file(folder / "again/sine/440-0.png"));
     const Told refused = convert(folder);
     CHECK(refused.status == 1);
-    CHECK(refused.text.find("holds files already") != std::string::npos);
+    CHECK(contains(refused.text, "holds files already"));
 }
 
 TEST_CASE("spectrograms: damaged and short files are named and left out, the others are not") {
@@ -123,20 +123,20 @@ TEST_CASE("spectrograms: damaged and short files are named and left out, the oth
     const Told told = convert(folder);
     INFO(told.text);
     CHECK(told.status == 0);
-    CHECK(told.text.find("1 segments of 1 files") != std::string::npos);
+    CHECK(contains(told.text, "1 segments of 1 files"));
     for (const char* name :
          {"cut.wav: it is cut off", "noise.au: ", "short.wav: it is shorter", "empty.flac: "})
-        CHECK(told.text.find(name) != std::string::npos);
+        CHECK(contains(told.text, name));
     CHECK(fs::exists(folder / "out/a/good-0.png"));
     CHECK(!fs::exists(folder / "out/a/cut-0.png"));
     fs::remove(folder / "in/a/good.wav");
     CHECK(convert(folder, "none").status == 1);
     write(folder / "in/stray.wav", good);
     const Told stray = convert(folder, "none");
-    CHECK(stray.text.find("stray.wav is in no class folder") != std::string::npos);
+    CHECK(contains(stray.text, "stray.wav is in no class folder"));
     fs::remove(folder / "in/stray.wav");
     write(folder / "in/a/twice.wav", good), write(folder / "in/a/twice.WAV", good);
-    CHECK(convert(folder, "none").text.find("would have the same name") != std::string::npos);
+    CHECK(contains(convert(folder, "none").text, "would have the same name"));
 }
 
 TEST_CASE("spectrograms: made-up music has ten kinds, told by their form, the same for a seed") {

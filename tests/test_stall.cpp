@@ -58,23 +58,21 @@ TEST_CASE(
         for (int rank : {0, 1}) stuck.heard(rank, beat_of(3, "reduce", 5, 4), start + seconds(s));
     auto report = stuck.report(start + seconds(32));
     REQUIRE(report);
-    CHECK(report->find("check the network") != std::string::npos);
+    CHECK(contains(*report, "check the network"));
 
     StallWatch inside({"a:1", "b:1"}, seconds(30), start);  // of the collective, and stopped there
     inside.heard(1, beat_of(3, "reduce", 5, 4), start);
     for (int s = 0; s <= 31; ++s) inside.heard(0, beat_of(3, "reduce", 5, 4), start + seconds(s));
     report = inside.report(start + seconds(32));
     REQUIRE(report);
-    CHECK(report->find("rank 1 (b:1), last heard of 32.0 s ago, at step 3 in reduce") !=
-          std::string::npos);
+    CHECK(contains(*report, "rank 1 (b:1), last heard of 32.0 s ago, at step 3 in reduce"));
 
     StallWatch stopped({"a:1", "b:1"}, seconds(30), start);
     stopped.heard(1, beat_of(3, "forward", 4, 4), start);
     for (int s = 0; s <= 31; ++s) stopped.heard(0, beat_of(3, "reduce", 5, 4), start + seconds(s));
     report = stopped.report(start + seconds(32));
     REQUIRE(report);
-    CHECK(report->find("rank 1 (b:1), last heard of 32.0 s ago, at step 3 in forward") !=
-          std::string::npos);
+    CHECK(contains(*report, "rank 1 (b:1), last heard of 32.0 s ago, at step 3 in forward"));
 }
 
 TEST_CASE(

@@ -17,8 +17,7 @@ static void run_two_ranks(uint16_t port, Log& log) {
         std::vector<float> one{1};
         job.communicator->allreduce_sum(one).get();
         CHECK(one[0] == 2);
-        job.communicator->barrier();
-        job.communicator->leave();
+        finish(job);
     };
     std::thread other([&] { run(1); });
     run(0);
@@ -89,7 +88,7 @@ TEST_CASE("who says nothing, or half of a handshake, is hung up on after a while
             CHECK(is_closed(*stranger));
         }
         coordinator.reset();  // which logs it after it has hung up
-        CHECK(diary.text().find("it connected and sent nothing") != std::string::npos);
+        CHECK(contains(diary.text(), "it connected and sent nothing"));
     }
     first_message_patience = patience;
 }
@@ -104,12 +103,10 @@ static void run_without(const std::function<void(FakeRank&)>& stranger) {
         Job job = join(options, diary.log());
         std::vector<float> one{1};
         CHECK_THROWS_AS(job.communicator->allreduce_sum(one).get(), RingBroken);
-        CHECK(job.communicator->regroup(-1, false).why.find("rank 1 (127.0.0.1:9) l") !=
-              std::string::npos);
+        CHECK(contains(job.communicator->regroup(-1, false).why, "rank 1 (127.0.0.1:9) l"));
         job.communicator->allreduce_sum(one).get();
         CHECK(one[0] == 2);
-        job.communicator->barrier();
-        job.communicator->leave();
+        finish(job);
     };
     FakeRank fake(1, coordinator.port());
     fake.join(3);
@@ -123,8 +120,7 @@ static void run_without(const std::function<void(FakeRank&)>& stranger) {
 TEST_CASE("elastic: a stranger that takes a seat and leaves, or opens no edges, is left out") {
     run_without([](FakeRank& fake) { fake.send(wire::encode_empty(wire::Type::leave)); });
     run_without([](FakeRank& fake) {
-        CHECK(fake.await_end(wire::End::membership).find("cannot reach rank 1") !=
-              std::string::npos);
+        CHECK(contains(fake.await_end(wire::End::membership), "cannot reach rank 1"));
     });
 }
 
@@ -200,10 +196,10 @@ TEST_CASE("a stranger's JOIN writes no lines of its own into the log") {
     CHECK_THROWS_AS(longwinded.await(wire::Type::status), std::system_error);
     run_two_ranks(coordinator.port(), diary.log());
     const std::string text = diary.text();
-    CHECK(text.find("\nerror") == std::string::npos);
+    CHECK(!contains(text, "\nerror"));
     CHECK(text.find('\x1b') == std::string::npos);
-    CHECK(text.find("x?error: rank 7?[31m was lost") != std::string::npos);
-    CHECK(text.find("an address of more than 255 bytes") != std::string::npos);
+    CHECK(contains(text, "x?error: rank 7?[31m was lost"));
+    CHECK(contains(text, "an address of more than 255 bytes"));
 }
 
 TEST_CASE("a peer that does not read loses the connection after 1 MB") {

@@ -57,16 +57,15 @@ TEST_CASE("convolutions on a GPU refuse images of more than 32767 rows or column
     std::vector<float> x(40000), y(40000);
     float w = 1;
     for (const Shape shape : {Shape{1, 40000, 1, 1}, Shape{1, 1, 40000, 1}})
-        CHECK_THROWS_WITH_AS(backend.conv2d({x.data(), shape}, {&w, 1, 1, 1, 1}, nullptr,
-                                            Window::square(1), false, {y.data(), shape}),
-                             doctest::Contains("32767"), Error);
+        CHECK_FAILS(backend.conv2d({x.data(), shape}, {&w, 1, 1, 1, 1}, nullptr, Window::square(1),
+                                   false, {y.data(), shape}),
+                    "32767");
 }
 
 TEST_CASE("the CPU refuses tf32, the model says what it multiplies in") {
-    CHECK_THROWS_WITH_AS(make_backend("cpu", {.precision = Precision::kTf32}),
-                         doctest::Contains("--precision tf32"), Error);
+    CHECK_FAILS(make_backend("cpu", {.precision = Precision::kTf32}), "--precision tf32");
     const auto model = make_backend(kernel_device(), {.threads = 1, .precision = Precision::kTf32});
-    CHECK(model->description().find("products in tf32") != std::string::npos);
+    CHECK(contains(model->description(), "products in tf32"));
 }
 
 }  // namespace convoy

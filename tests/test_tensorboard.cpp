@@ -74,7 +74,7 @@ TEST_CASE("tensorboard: a file that cannot be written costs a notice, not the ru
     board.event("step", {{"step", 1}, {"loss", 1.0}});
     board.event("val", {{"step", 1}, {"loss", 1.0}});
     std::fflush(out);
-    CHECK(read_file(folder / "log").find("the run goes on without it") != std::string::npos);
+    CHECK(contains(read_file(folder / "log"), "the run goes on without it"));
 }
 
 TEST_CASE("program: curves of a resumed run have each step once, as TensorBoard reads them") {

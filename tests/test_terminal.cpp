@@ -164,10 +164,10 @@ TEST_CASE("run log: a bar without images shows no loss, the line after it does")
         run_log.step({0, 16, 2}, 2, Sums{3, 1, 2, 2, 0}, false, 0.1, {});
     }
     std::fclose(out);
-    CHECK(text.find("] epoch 1/1  step 1/4  waits: data ") != std::string::npos);
+    CHECK(contains(text, "] epoch 1/1  step 1/4  waits: data "));
     const std::string line = read_file(folder / "log");
     CHECK(line.starts_with("epoch 1/1  step 2/4  loss 1.5000  top1 50.0 %"));
-    CHECK(line.find("network") == line.npos);  // of one rank
+    CHECK(!contains(line, "network"));  // of one rank
 }
 
 TEST_CASE("program: colours and widths are those of the terminal; a pipe gets neither") {
@@ -221,7 +221,7 @@ TEST_CASE("program: --help-all has every exit status that there is, and no other
     if (const int full = open("/dev/full", O_WRONLY | O_CLOEXEC); full >= 0) {
         const auto [failed, why] = on_terminal(80, {"--help-all"}, {}, full);
         saw(failed, 1);
-        CHECK(why.find("error:") != why.npos);
+        CHECK(contains(why, "error:"));
         close(full);
     }
 
@@ -246,7 +246,7 @@ TEST_CASE("program: --quiet leaves the answer, --verbose tells times") {
     CAPTURE(output);
     CHECK(status == 0);
     for (const char* text : {"--seed is from CONVOY_SEED", " written in ", " s  took "})
-        CHECK(output.find(text) != output.npos);
+        CHECK(contains(output, text));
     CHECK(run_trainer({"export", "--from", run, "--out", folder / "a.onnx", "--format", "onnx",
                        "--quiet"}) == std::pair(0, std::string()));
     const std::string quiet = run_trainer({"eval", "--from", run, "--quiet"}).second;

@@ -199,8 +199,7 @@ TEST_CASE("trace: a file sets the clocks, escapes names and leaves out half arro
     CHECK(names.contains("conv2d \"a\\\x1f"));
     CHECK(names.contains("trai\"ner\n\x01"));
     CHECK(names.contains("rank \"x\"\t\x7f"));
-    CHECK_THROWS_WITH_AS(write_trace(folder / "none", "", parts, 0),
-                         doctest::Contains("cannot be written"), Error);
+    CHECK_FAILS(write_trace(folder / "none", "", parts, 0), "cannot be written");
 }
 
 TEST_CASE("trace: each piece of a collective is sent once and received once, on every kind") {
@@ -370,11 +369,10 @@ TEST_CASE("program: --trace takes the first and the last of at most 100 steps") 
     CHECK(trace_steps("100:199").last == 199);
     for (const char* bad : {"3", ":", "3:", ":3", "0:2", "5:4", "1:101", "1:2x", "a:b", "1:2:3",
                             "-1:2", "99999999999999999999:3"})
-        CHECK_THROWS_WITH_AS(trace_steps(bad), doctest::Contains("--trace cannot be '"), Error);
+        CHECK_FAILS(trace_steps(bad), "--trace cannot be '");
     const auto [status, text] = run_trainer({"--generated", "24", "--trace", "7"});
     CHECK(status == 1);
-    CHECK(text.find("error: --trace cannot be '7': it takes the first and the last") !=
-          std::string::npos);
+    CHECK(contains(text, "error: --trace cannot be '7': it takes the first and the last"));
 }
 
 TEST_CASE("program: --trace 3:5 on two ranks, SIGUSR2, and a rank that is lost") {
@@ -415,7 +413,7 @@ TEST_CASE("program: --trace 3:5 on two ranks, SIGUSR2, and a rank that is lost")
     rank1.kill(SIGUSR2);  // any rank
     REQUIRE(wait_for_file());
     const std::string path = trace_in(folder / "run");
-    CHECK(path.find("-auto") == path.npos);
+    CHECK(!contains(path, "-auto"));
     const json last = read_trace(path);
     CHECK(check_trace(last) > 10);
     CHECK(steps_of(last, 0).size() == 3);
@@ -453,7 +451,7 @@ TEST_CASE("program: a stall leaves a trace of the rank that has the folder, and 
     REQUIRE(rank0.wait_for("trace of the last steps of this rank: "));
     const std::string log = read_file(folder / "run/log.jsonl");
     CHECK(log.find("all wait for rank 1 ") > log.find("\"event\":\"stall\""));
-    CHECK(log.find("all wait for rank 1 ") != log.npos);
+    CHECK(contains(log, "all wait for rank 1 "));
     const json stalled = read_trace(trace_in(folder / "run"));
     check_trace(stalled);
     int shared = 0;  // sums of ranks of one host
@@ -591,10 +589,9 @@ TEST_CASE(
     const json trace = read_trace(folder / "in/trace-3-4.json.gz");
     check_trace(trace);
     CHECK(steps_of(trace, 0) == std::set<int64_t>{3, 4});
-    CHECK(run("5:9", "after").second.find("--trace 5:9: no trace, the run had 4 steps") !=
-          std::string::npos);
+    CHECK(contains(run("5:9", "after").second, "--trace 5:9: no trace, the run had 4 steps"));
     const auto [resumed, told] = run_trainer({"--resume", folder / "in", "--generated", "24",
                                               "--steps", "6", "--trace", "1:3", "--quiet"});
     CHECK(resumed == 0);
-    CHECK(told.find("--trace 1:3: no trace, the run begins after step 4") != std::string::npos);
+    CHECK(contains(told, "--trace 1:3: no trace, the run begins after step 4"));
 }

@@ -325,12 +325,12 @@ TEST_CASE("--threads RxT: the failure of one is told, and no other waits for it"
     for (int i = 0; i < 5; ++i) parts[size_t(i)].number = i;
     for (const int bad : {0, 1, 4}) {
         std::atomic<int> passes = 0;
-        CHECK_THROWS_WITH_AS(replicas.run(
-                                 parts, [&](MicroBatch&) { ++passes; },
-                                 [&](MicroBatch& part) {
-                                     if (part.number == bad) fail("part ", bad);
-                                 }),
-                             doctest::Contains(cat("part ", bad).c_str()), Error);
+        CHECK_FAILS(replicas.run(
+                        parts, [&](MicroBatch&) { ++passes; },
+                        [&](MicroBatch& part) {
+                            if (part.number == bad) fail("part ", bad);
+                        }),
+                    cat("part ", bad));
         CHECK(passes >= 1);
     }
 }
@@ -801,13 +801,13 @@ TEST_CASE("between two averages the step lines are about this rank alone, and sa
                           "step 5/10  loss 0.7500"};
     for (size_t i = 0; i < 3; ++i) {
         CAPTURE(lines[i]);
-        CHECK(lines[i].find(want[i]) != std::string::npos);
-        CHECK((lines[i].find("(this rank alone)") != std::string::npos) == (i < 2));
-        CHECK(lines[i].find(" 0.0 img/s") == std::string::npos);
+        CHECK(contains(lines[i], want[i]));
+        CHECK(contains(lines[i], "(this rank alone)") == (i < 2));
+        CHECK(!contains(lines[i], " 0.0 img/s"));
     }
     const std::string events = read_file(folder / "log.jsonl");
-    CHECK(events.find("\"event\":\"local_step\"") != std::string::npos);
-    CHECK(events.find("\"images\":40") != std::string::npos);
+    CHECK(contains(events, "\"event\":\"local_step\""));
+    CHECK(contains(events, "\"images\":40"));
 }
 
 TEST_CASE(
@@ -1010,9 +1010,8 @@ TEST_CASE("a NaN in the gradient stops the run, naming step and layer") {
     rank.loader->start(0, 0);
     Batch* batch = rank.loader->next();
     rank.model.params().find("fc.weight")->value.floats()[0] = NAN;
-    CHECK_THROWS_WITH_AS(rank.trainer->step(*batch, {0, 0, 12}, 0.1),
-                         doctest::Contains("step 12: NaN or infinity in the gradient of c1.weight"),
-                         Error);
+    CHECK_FAILS(rank.trainer->step(*batch, {0, 0, 12}, 0.1),
+                "step 12: NaN or infinity in the gradient of c1.weight");
 }
 
 TEST_CASE("a step with a NaN leaves weights, statistics and optimizer as they were" *
@@ -1048,8 +1047,7 @@ TEST_CASE("a step with a NaN leaves weights, statistics and optimizer as they we
         };
         const std::vector<float> before = all();
         const std::string message = "step 3: NaN or infinity in the " + what;
-        CHECK_THROWS_WITH_AS(rank.trainer->step(*batch, rank.at, 0.1),
-                             doctest::Contains(message.c_str()), Error);
+        CHECK_FAILS(rank.trainer->step(*batch, rank.at, 0.1), message);
         const std::vector<float> after = all();
         CHECK(std::memcmp(before.data(), after.data(), before.size() * sizeof(float)) == 0);
         CHECK(rank.optimizer->steps_done == 3);

@@ -89,6 +89,6 @@ TEST_CASE(
     Model same(kNet, {.classes = 2}, *backend);
     CHECK_THROWS_WITH_AS(import_weights(content, same, *backend, false),
                          "the weights have no 'c.weight' (4x3x3x2), which the model has", Error);
-    CHECK_THROWS_WITH_AS(import_weights({}, same, *backend, true),
-                         doctest::Contains("no tensor of the weights fits the model"), Error);
+    CHECK_FAILS(import_weights({}, same, *backend, true),
+                "no tensor of the weights fits the model");
 }

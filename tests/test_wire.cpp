@@ -108,8 +108,7 @@ TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE, HEALTH and EDGE come back as
     CHECK(abort.why == "out of memory");
     CHECK(abort.end == End::ring);
     std::string neverending = encode(Abort{2, "", End(7), 4});
-    CHECK_THROWS_WITH_AS(decode<Abort>(body_of(neverending)),
-                         doctest::Contains("ends nothing that there is"), Error);
+    CHECK_FAILS(decode<Abort>(body_of(neverending)), "ends nothing that there is");
     const Offer offer = decode<Offer>(
         body_of(encode(Offer{5, 1, {.min_world = 3}, {{"h", "a:1", 7}, {"i", "b:2", 8}}, "{}", 4})),
         4);
@@ -119,12 +118,11 @@ TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE, HEALTH and EDGE come back as
     CHECK(offer.peers[1].address == "b:2");
     CHECK(offer.what == "{}");
     CHECK(offer.generation == 4);
-    CHECK_THROWS_WITH_AS(decode<Offer>(body_of(encode(Offer{5, 1, {}, {{"h", "a:1", 7}}}))),
-                         doctest::Contains("has 1 peers, and rank 1 as the coordinator"), Error);
+    CHECK_FAILS(decode<Offer>(body_of(encode(Offer{5, 1, {}, {{"h", "a:1", 7}}}))),
+                "has 1 peers, and rank 1 as the coordinator");
     Join again = join;
     again.address = std::string(256, 'x');
-    CHECK_THROWS_WITH_AS(decode<Join>(body_of(encode(again))),
-                         doctest::Contains("more than 255 bytes"), Error);
+    CHECK_FAILS(decode<Join>(body_of(encode(again))), "more than 255 bytes");
     again.address = "a:1\nb";
     again.job = 5, again.step = 811, again.why = "cut", again.newcomer = true;
     again.open = 77, again.open_generation = 3;
@@ -167,14 +165,13 @@ TEST_CASE("a header of other bytes, another version, an unknown type or too long
     CHECK_THROWS_WITH_AS(header_of(other), doctest::Contains("speaks version 77"), NotConvoy);
     std::string unknown = encode_empty(wire::Type::leave);
     unknown[6] = 99;
-    CHECK_THROWS_WITH_AS(header_of(unknown), doctest::Contains("unknown type 99"), Error);
+    CHECK_FAILS(header_of(unknown), "unknown type 99");
     std::string huge = encode_empty(wire::Type::join);
     huge[22] = 1;  // 2^48 bytes: must be refused before anything is allocated
-    CHECK_THROWS_WITH_AS(header_of(huge),
-                         doctest::Contains("JOIN message of 281474976710656 bytes"), Error);
+    CHECK_FAILS(header_of(huge), "JOIN message of 281474976710656 bytes");
     // Anybody may send HEALTH, and to anybody: no more than its answer needs is ever allocated.
     std::string health = encode(Health{true, std::string(kHealthLimit, 'x'), 5});
-    CHECK_THROWS_WITH_AS(header_of(health), doctest::Contains("the limit is 4096"), Error);
+    CHECK_FAILS(header_of(health), "the limit is 4096");
 }
 
 TEST_CASE("every cut and every flipped byte of a message either decodes or is an Error") {
@@ -210,15 +207,14 @@ TEST_CASE("every cut and every flipped byte of a message either decodes or is an
     CHECK(refused > tried / 2);
     for (size_t cut = 0; cut < bodies[0].size(); ++cut)
         CHECK_THROWS_AS(decode<Join>(bodies[0].substr(0, cut)), Error);
-    CHECK_THROWS_WITH_AS(decode<Join>(bodies[0] + "x"), doctest::Contains("1 bytes too many"),
-                         Error);
+    CHECK_FAILS(decode<Join>(bodies[0] + "x"), "1 bytes too many");
 }
 
 TEST_CASE("a list that claims more items than its bytes could hold is refused by its count") {
     std::string body = body_of(encode(Join{}));
     body[body.size() - 1] =
         char(0x7f);  // the count of the settings, now about two thousand million
-    CHECK_THROWS_WITH_AS(decode<Join>(body), doctest::Contains("items in 0 bytes"), Error);
+    CHECK_FAILS(decode<Join>(body), "items in 0 bytes");
 }
 
 TEST_CASE("a JOIN that names a setting twice is refused") {
@@ -226,13 +222,12 @@ TEST_CASE("a JOIN that names a setting twice is refused") {
     join.settings = {{"lr", "1"}, {"lt", "2"}};
     std::string body = body_of(encode(join));
     body[body.rfind("lt") + 1] = 'r';
-    CHECK_THROWS_WITH_AS(decode<Join>(body), doctest::Contains("the setting 'lr' twice"), Error);
+    CHECK_FAILS(decode<Join>(body), "the setting 'lr' twice");
 }
 
 TEST_CASE("a WELCOME whose ring is no permutation of the ranks is refused") {
     Welcome welcome{9, 1, 1, 2, 0, {}, {{"a", "x:1", 8}, {"b", "y:2", 9}}, {1, 1}, ""};
-    CHECK_THROWS_WITH_AS(decode<Welcome>(body_of(encode(welcome)), 1),
-                         doctest::Contains("contradicts itself"), Error);
+    CHECK_FAILS(decode<Welcome>(body_of(encode(welcome)), 1), "contradicts itself");
 }
 
 }  // namespace convoy

@@ -291,10 +291,7 @@ void climb_gemm_ladder(GemmSize size, std::span<const float> a_numbers,
         const Tensor y = is_bf16 ? rounded(b_tensor) : b_tensor;
         const auto backend = make_device_backend(0, {.precision = precision});
         rung("production", precision, [&] { backend->linear_grad_x(x, y, nullptr, c_tensor); });
-        if (cublas)
-            rung("cuBLAS", precision, [&] {
-                cublas->product(precision, {x, true, L}, {y, false, J}, I, J, L, false, c_tensor);
-            });
+        if (cublas) rung("cuBLAS", precision, [&] { cublas->product(precision, x, y, c_tensor); });
     }
 }
 

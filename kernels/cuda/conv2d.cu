@@ -210,7 +210,8 @@ bool product(Precision precision, const A& a, const B& b, int I, int J, int L, c
     return multiply_tensor(a, b, I, J, L, epilogue, memory, stream);
 }
 
-// f(T()), or f(float()): what is stored where numbers of type T are multiplied. Logits are floats.
+// Calls f with a value of the type in which the output is stored: float if T is float, otherwise
+// `type`. Products of bf16 may be stored as floats (logits).
 template <class T, class F>
 void with_out(Type type, F&& f) {
     if constexpr (sizeof(T) == sizeof(float))

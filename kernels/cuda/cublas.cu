@@ -1,9 +1,7 @@
 // cublas.cu — see cublas.h.
 //
-// The library stores matrices by columns. Its matrix c, J × I by columns, is our out, I × J by
-// rows. So it computes the transposed product, outᵀ = B·Aᵀ, and nothing is moved:
-//   b, J × L, comes first: by columns where rows of b are fast, else transposed
-//   aᵀ, L × I, second: by columns where the depth of a is fast, else transposed
+// The library stores matrices by columns. A matrix by rows is its own transpose by columns, so the
+// library computes cᵀ = bᵀ·aᵀ, and nothing is moved.
 #include "kernels/cuda/cublas.h"
 
 #include <dlfcn.h>
@@ -15,7 +13,7 @@ namespace convoy::CONVOY_DEVICE {
 namespace {
 
 // Numbers of the library's interface.
-constexpr int kAsItIs = 0, kTransposed = 1, kBestAlgorithm = -1;
+constexpr int kAsItIs = 0, kBestAlgorithm = -1;
 constexpr int kCompute[] = {68, 77, 68};  // by Precision; sums in fp32, tf32 is of floats
 int type_of(Tensor x) { return x.type == Type::kBfloat16 ? 14 : 0; }
 
@@ -64,21 +62,17 @@ Cublas::Cublas(const CublasApi& api, cudaStream_t stream, void* workspace) : api
 
 Cublas::~Cublas() { (void)api_.destroy(handle_); }  // who needs results has waited for them
 
-void Cublas::product(Precision precision, const CublasOperand& a, const CublasOperand& b, int64_t I,
-                     int64_t J, int64_t L, bool accumulate, Tensor out) {
-    const int64_t largest = std::max({I, J, L, a.stride, b.stride});
-    ENSURE(largest <= INT32_MAX, "a product of ", I, " x ", J, " x ", L);
-    if (I == 0 || J == 0) return;
-    ENSURE(a.numbers.type == b.numbers.type &&
-               (a.numbers.type == Type::kBfloat16) == (precision == Precision::kBf16),
-           name_of(a.numbers.type), " times ", name_of(b.numbers.type), " in another precision");
-    const float one = 1, beta = accumulate ? 1 : 0;
+void Cublas::product(Precision precision, Tensor a, Tensor b, Tensor c) {
+    const int I = a.N, L = a.C, J = b.C;
+    ENSURE(b.N == L && c.N == I && c.C == J && c.type == Type::kFloat32, "a ", I, "x", L, ", b ",
+           b.N, "x", J, ", c ", c.N, "x", c.C);
+    ENSURE(a.type == b.type && (a.type == Type::kBfloat16) == (precision == Precision::kBf16),
+           name_of(a.type), " times ", name_of(b.type), " in another precision");
+    const float one = 1, zero = 0;
     check(api_,
-          api_.gemm(handle_, b.depth_fast ? kTransposed : kAsItIs,
-                    a.depth_fast ? kAsItIs : kTransposed, int(J), int(I), int(L), &one,
-                    b.numbers.data, type_of(b.numbers), int(b.stride), a.numbers.data,
-                    type_of(a.numbers), int(a.stride), &beta, out.data, type_of(out), int(J),
-                    kCompute[int(precision)], kBestAlgorithm),
+          api_.gemm(handle_, kAsItIs, kAsItIs, J, I, L, &one, b.data, type_of(b), J, a.data,
+                    type_of(a), L, &zero, c.data, type_of(c), J, kCompute[int(precision)],
+                    kBestAlgorithm),
           "cublasGemmEx");
 }
 

@@ -1,4 +1,4 @@
-// cublas.h — NVIDIA's matrix library, for comparison and for CONVOY_GEMM=cublas.
+// cublas.h — NVIDIA's matrix library, to compare our products with (tools/gemm_ladder.cu).
 //
 // It is opened at run time and never linked: the program builds and starts without it. The few
 // functions used are declared here as in the library's documentation.
@@ -28,27 +28,18 @@ struct CublasApi {
 CublasApi open_cublas(std::initializer_list<const char*> names = {"libcublas.so.13",
                                                                   "libcublas.so.12"});
 
-// Matrices as rows of numbers (the operands of gemm.cuh): number (i, l) of one is at
-// data[i·stride + l] where its depth is fast, else at data[l·stride + i].
-struct CublasOperand {
-    Tensor numbers;
-    bool depth_fast;
-    int64_t stride;
-};
-
 class Cublas {
  public:
-    // workspace: device memory of kWorkspaceBytes for its products, which live as long. Without one
-    // the library allocates its own, also while a step is recorded as a graph.
+    // workspace: device memory of kWorkspaceBytes for its products, which lives as long.
     static constexpr size_t kWorkspaceBytes = 32 << 20;  // what NVIDIA recommends for 9.0
     Cublas(const CublasApi& api, cudaStream_t stream, void* workspace);
     ~Cublas();
     Cublas(const Cublas&) = delete;
 
-    // out[i][j] (+)= Σ_l a(i,l)·b(j,l); I × J, dense. Both operands are bf16, or both floats that
-    // are rounded to the precision before they are multiplied. In the order of the stream.
-    void product(Precision precision, const CublasOperand& a, const CublasOperand& b, int64_t I,
-                 int64_t J, int64_t L, bool accumulate, Tensor out);
+    // c = a·b of matrices by rows: a is I×L (I images of a row of L), b L×J, c I×J floats. Both
+    // operands are bf16, or both floats that are rounded to the precision before they are
+    // multiplied. In the order of the stream.
+    void product(Precision precision, Tensor a, Tensor b, Tensor c);
 
  private:
     CublasApi api_;

@@ -67,17 +67,6 @@ CudaBackend::CudaBackend(int index, const BackendOptions& options)
     CUDA_CHECK(cudaEventCreateWithFlags(&ops_done_, cudaEventDisableTiming));
     for (cudaEvent_t& event : copies_done_)
         CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-    if (options.gemm == Gemm::kCublas) use_cublas([] { return open_cublas(); });
-}
-
-void CudaBackend::use_cublas(CublasApi (*open)()) {
-    try {
-        cublas_ = std::make_unique<Cublas>(
-            open(), stream_, memory_.alloc(Cublas::kWorkspaceBytes / sizeof(float), stream_));
-    } catch (const Error& error) {
-        fail("CONVOY_GEMM=cublas: ", error.what());
-    }
-    products_ += ", of linear layers by cuBLAS";
 }
 
 CudaBackend::~CudaBackend() {
@@ -85,7 +74,6 @@ CudaBackend::~CudaBackend() {
     for (cudaStream_t stream : {upload_stream_, copy_stream_, stream_})
         (void)cudaStreamSynchronize(stream);
     timeline_.reset();
-    cublas_.reset();  // before its stream
     for (cudaEvent_t event : copies_done_) (void)cudaEventDestroy(event);
     (void)cudaEventDestroy(ops_done_);
     (void)cudaEventDestroy(uploaded_);

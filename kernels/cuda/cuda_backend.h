@@ -10,7 +10,6 @@
 #include <memory>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/cublas.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/timeline.h"
@@ -23,8 +22,6 @@ class CudaBackend final : public Backend {
  public:
     CudaBackend(int index, const BackendOptions& options);
     ~CudaBackend() override;
-    // Linear layers are multiplied by this library from now on; CONVOY_GEMM=cublas.
-    void use_cublas(CublasApi (*open)());
 
     std::string name() const override;
     std::string description() const override;
@@ -80,8 +77,7 @@ class CudaBackend final : public Backend {
     int index_, threads_;
     int processors_ = 1;  // multiprocessors of the GPU
     Precision precision_ = Precision::kFp32;
-    std::string products_;            // what description() says of products
-    std::unique_ptr<Cublas> cublas_;  // null: own kernels
+    std::string products_;  // what description() says of products
     cudaStream_t stream_ = nullptr;
     // Uploads beside the ops, and the end of the last one.
     cudaStream_t upload_stream_ = nullptr;

@@ -5,8 +5,7 @@
 //   linear_grad_w  dw[k,c] += Σ_n dy[n,k]·x[n,c]                 rows k, columns c, depth n
 //                  db[k]   += Σ_n dy[n,k]                        column_sums.cu
 //
-// Mapping, bytes and order of the sums: gemm.cuh; in tf32 and bf16 as convolutions, conv2d.cu. Or
-// by cuBLAS (CONVOY_GEMM=cublas), which leaves bias, relu and mask to a pass of their own.
+// Mapping, bytes and order of the sums: gemm.cuh; in tf32 and bf16 as convolutions, conv2d.cu.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/shapes.h"
@@ -17,33 +16,14 @@ namespace convoy::CONVOY_DEVICE {
 // of 1.
 static Tensor as_pixels(Tensor x) { return x.as({x.N, 1, 1, int(x.shape().row_elems())}); }
 
-// multiply() of gemm.cuh by cuBLAS. What is to be finished is not rounded before.
-template <class T>
-static void multiply_cublas(Cublas& cublas, Precision precision, const CublasOperand& a,
-                            const CublasOperand& b, int64_t I, int64_t J, int64_t L, Tensor out,
-                            const Epilogue<T>& epilogue, DeviceMemory& memory,
-                            cudaStream_t stream) {
-    const bool finished = !epilogue.bias && !epilogue.relu && !epilogue.mask;
-    ENSURE(finished || !epilogue.accumulate, "what was there before would be finished again");
-    const bool in_place = finished || out.type == Type::kFloat32;
-    const Tensor sums =
-        in_place ? out : Tensor(memory.scratch<float>(kSlotProduct, size_t(I) * J), out.shape());
-    cublas.product(precision, a, b, I, J, L, epilogue.accumulate, sums);
-    if (I == 0 || J == 0 || finished) return;
-    add_parts(sums.floats(), 1, I, J, epilogue, stream);
-}
-
 void CudaBackend::linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y) {
     check_linear(x, w, y);
     const int N = x.N, C = w.C, K = w.N;
-    if (!cublas_ && precision_ != Precision::kFp32)
+    if (precision_ != Precision::kFp32)
         return conv2d(as_pixels(x), w, b, Window::square(1), relu, y, nullptr);
     with_type(y.type, [&](auto type) {
         using T = decltype(type);
         const Epilogue<T> epilogue{elements<T>(y), b, relu};
-        if (cublas_)
-            return multiply_cublas(*cublas_, precision_, {x, true, C}, {w, true, C}, N, K, C, y,
-                                   epilogue, memory_, stream_);
         if constexpr (std::is_same_v<T, float>)
             multiply(Matrix<true, float>{x.floats(), N, C, C},
                      Matrix<true, float>{w.floats(), K, C, C}, N, K, C, epilogue, memory_, stream_);
@@ -54,14 +34,11 @@ void CudaBackend::linear_grad_x(Tensor dy, Tensor w, Tensor mask, Tensor dx) {
     check_linear(dx, w, dy);
     check_mask(mask, dx);
     const int N = dx.N, C = w.C, K = w.N;
-    if (!cublas_ && precision_ != Precision::kFp32)
+    if (precision_ != Precision::kFp32)
         return conv2d_grad_x(dy, w, Window::square(1), mask, as_pixels(dx));
     with_type(dx.type, [&](auto type) {
         using T = decltype(type);
         const Epilogue<T> epilogue{elements<T>(dx), nullptr, false, elements<T>(mask)};
-        if (cublas_)
-            return multiply_cublas(*cublas_, precision_, {dy, true, K}, {w, false, C}, N, C, K, dx,
-                                   epilogue, memory_, stream_);
         if constexpr (std::is_same_v<T, float>)
             multiply(Matrix<true, float>{dy.floats(), N, K, K},
                      Matrix<false, float>{w.floats(), C, K, C}, N, C, K, epilogue, memory_,
@@ -73,15 +50,11 @@ void CudaBackend::linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) {
     check_linear(x, dw, dy);
     const int N = x.N, C = dw.C, K = dw.N;
     if (N == 0) return;
-    const Epilogue<float> epilogue{dw.floats(), nullptr, false, nullptr, true};
-    if (cublas_)
-        multiply_cublas(*cublas_, precision_, {dy, false, K}, {x, false, C}, K, C, N, dw, epilogue,
-                        memory_, stream_);
-    else if (precision_ != Precision::kFp32)
+    if (precision_ != Precision::kFp32)
         return conv2d_grad_w(as_pixels(x), dy, Window::square(1), dw, db);
-    else
-        multiply(Matrix<false, float>{dy.floats(), K, N, K},
-                 Matrix<false, float>{x.floats(), C, N, C}, K, C, N, epilogue, memory_, stream_);
+    const Epilogue<float> epilogue{dw.floats(), nullptr, false, nullptr, true};
+    multiply(Matrix<false, float>{dy.floats(), K, N, K}, Matrix<false, float>{x.floats(), C, N, C},
+             K, C, N, epilogue, memory_, stream_);
     if (db) add_column_sums(dy, db);
 }
 

@@ -59,19 +59,16 @@ int bench_kernels(
 //              figure with the link
 //   CPU        processor seconds, user and system, per 10^9 bytes that a rank sends and receives
 //   link       what the slowest edge of the ring carries in one direction
-//   plain      the figures of the second job, the same ranks without a token, if there is one
 //
 // ranks_here: the number of ranks in this process.
-void bench_allreduce(Communicator& communicator, Communicator* plain, const Config& config,
-                     const Stop& stop, int ranks_here = 1);
-// The same with config.world ranks in this process (0: 2 ranks), joined over loopback; if there is
-// a token, also without it.
+void bench_allreduce(Communicator& communicator, const Config& config, const Stop& stop,
+                     int ranks_here = 1);
+// The same with config.world ranks in this process (0: 2 ranks), joined over loopback.
 void bench_allreduce_local(const Config& config, const Access& access);
 
 // Times the stages of the input pipeline on one thread, in turns: read, decode, validation row,
-// training row; and the floor, libjpeg alone on the crops of training. Then times the loader on 1,
-// 2, 4 … up to `options.threads` threads, and if cache_bytes > 0 again with decoded images kept.
-// Each takes about `seconds`.
+// training row. Then times the loader on 1, 2, 4 … up to `options.threads` threads, and if
+// cache_bytes > 0 again with decoded images kept. Each takes about `seconds`.
 void bench_data(std::shared_ptr<const Source> source, const Preprocess& how,
                 const LoaderOptions& options, size_t cache_bytes, double seconds, Table& table);
 

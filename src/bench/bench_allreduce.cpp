@@ -64,8 +64,8 @@ static SumTimes measure(Communicator& communicator, size_t bytes, const Stop& st
     return {times, algorithm, algorithm * 2 * (world - 1) / world, 1e9 * cpu / sent};
 }
 
-void bench_allreduce(Communicator& communicator, Communicator* plain, const Config& config,
-                     const Stop& stop, int ranks_here) {
+void bench_allreduce(Communicator& communicator, const Config& config, const Stop& stop,
+                     int ranks_here) {
     const int world = communicator.world();
     if (world < 2) fail("bench allreduce needs at least two ranks: give --world 2");
     double link = 1e300;
@@ -74,58 +74,46 @@ void bench_allreduce(Communicator& communicator, Communicator* plain, const Conf
     Table table(config.json);
     for (const size_t bytes : parse_sizes(config)) {
         const SumTimes sums = measure(communicator, bytes, stop, ranks_here);
-        const SumTimes beside = plain ? measure(*plain, bytes, stop, ranks_here) : SumTimes();
         const Spread time = spread_of(sums.times);
         if (communicator.rank() != 0) continue;
-        std::vector<Cell> row{
-            {"bench", "allreduce"},
-            {"world", world},
-            {"wire", get_option(config, "wire")},
-            {"shm", get_option(config, "shm")},
-            {"encrypted", config.token.empty() && config.token_file.empty() ? 0 : 1},
-            {"bytes", bytes},
-            {"", size_text(bytes), "size", "{:>6}"},
-            {"sums", sums.times.size(), "sums", "{:4}"},
-            {"median_us", 1e6 * time.median, "median us", "{:9.1f}"},
-            {"min_us", 1e6 * time.least},
-            {"max_us", 1e6 * time.most},
-            {"algorithm_gbps", sums.algorithm_gbps, "alg Gbit/s", "{:.3f}"},
-            {"bus_gbps", sums.bus_gbps, "bus Gbit/s", "{:.3f}"},
-            {"cpu_s_per_gb", sums.cpu_s_per_gb, "CPU s/GB", "{:.2f}"},
-            {"link_gbps", link, "link Gbit/s", "{:.3f}"},
-            {"", 100 * sums.bus_gbps / link, "of link", "{:.0f} %"}};
-        if (plain) {
-            row.push_back({"plain_bus_gbps", beside.bus_gbps, "plain bus", "{:.3f}"});
-            row.push_back({"plain_cpu_s_per_gb", beside.cpu_s_per_gb, "plain CPU s/GB", "{:.2f}"});
-        }
-        table.row(row);
+        table.row({{"bench", "allreduce"},
+                   {"world", world},
+                   {"wire", get_option(config, "wire")},
+                   {"shm", get_option(config, "shm")},
+                   {"encrypted", config.token.empty() && config.token_file.empty() ? 0 : 1},
+                   {"bytes", bytes},
+                   {"", size_text(bytes), "size", "{:>6}"},
+                   {"sums", sums.times.size(), "sums", "{:4}"},
+                   {"median_us", 1e6 * time.median, "median us", "{:9.1f}"},
+                   {"min_us", 1e6 * time.least},
+                   {"max_us", 1e6 * time.most},
+                   {"algorithm_gbps", sums.algorithm_gbps, "alg Gbit/s", "{:.3f}"},
+                   {"bus_gbps", sums.bus_gbps, "bus Gbit/s", "{:.3f}"},
+                   {"cpu_s_per_gb", sums.cpu_s_per_gb, "CPU s/GB", "{:.2f}"},
+                   {"link_gbps", link, "link Gbit/s", "{:.3f}"},
+                   {"", 100 * sums.bus_gbps / link, "of link", "{:.0f} %"}});
     }
 }
 
 void bench_allreduce_local(const Config& config, const Access& access) {
     parse_sizes(config);  // fails before anything is opened
     const int world = config.world > 0 ? config.world : 2;
-    const uint16_t ports[] = {free_port(), free_port()};
+    JoinOptions how;
+    how.host = "127.0.0.1", how.port = free_port(), how.world = world, how.access = access;
+    how.bf16_wire = config.wire == WireType::kBf16;
+    how.shm = config.shm == Toggle::kOn;
+    how.join_timeout = std::chrono::seconds(30);
     const auto run = [&](int rank) {
-        JoinOptions how;
-        how.host = "127.0.0.1", how.rank = rank, how.world = world;
-        how.bf16_wire = config.wire == WireType::kBf16;
-        how.shm = config.shm == Toggle::kOn;
-        how.join_timeout = std::chrono::seconds(30);
+        JoinOptions own = how;
+        own.rank = rank;
         Log log(stderr);
         log.set_quiet(true);
-        std::vector<Job> jobs;  // with a token, also a job without it
-        for (const Access& its : {access, Access()}) {
-            if (!jobs.empty() && access.token.empty()) break;
-            how.access = its, how.port = ports[jobs.size()];
-            jobs.push_back(join(how, log));
-        }
+        Job job = join(own, log);
         bench_allreduce(
-            *jobs.front().communicator, jobs.size() > 1 ? jobs[1].communicator.get() : nullptr,
-            config, [] { return 0; },  // a signal ends the process
+            *job.communicator, config, [] { return 0; },  // a signal ends the process
             world);
-        for (const Job& job : jobs) job.communicator->barrier();
-        for (const Job& job : jobs) job.communicator->leave();
+        job.communicator->barrier();
+        job.communicator->leave();
     };
     std::vector<std::future<void>> others;
     for (int rank = 1; rank < world; ++rank)

@@ -4,7 +4,6 @@
 
 #include "data/decode.h"
 #include "data/decoded_cache.h"
-#include "data/jpeg.h"
 #include "data/loader.h"
 #include "src/base/check.h"
 #include "src/base/clock.h"
@@ -75,16 +74,12 @@ StageSpeed time_loader(std::shared_ptr<const Source> source, const Preprocess& h
     return {double(images) / seconds_since(begin), bytes / double(std::max<int64_t>(images, 1))};
 }
 
-// floor: images per second of libjpeg alone on one thread; 0: not known.
-void print_row(Table& table, const char* stage, int threads, StageSpeed speed, double floor) {
-    const double percent = floor > 0 ? 100 * speed.images / (floor * threads) : 0;
+void print_row(Table& table, const char* stage, int threads, StageSpeed speed) {
     table.row({{"event", "bench_data"},
                {"stage", stage, "stage", "{:<30}"},
                {"threads", threads, "threads"},
                {"images_per_second", speed.images, "images/s", "{:8.1f}"},
                {"per_thread", speed.images / threads, "per thread", "{:.1f}"},
-               {"percent_of_floor", percent},
-               {"", percent > 0 ? fmt::format("{:.0f} %", percent) : "", "of floor", "{:>8}"},
                {"bytes_per_image", speed.bytes},
                {"", speed.bytes > 0 ? fmt::format("{:.0f}", speed.bytes / 1000) : "", "KB/image",
                 "{:>8}"}});
@@ -106,26 +101,11 @@ void bench_data(std::shared_ptr<const Source> source, const Preprocess& how,
         source->read(i, bytes);
         decoder.open(bytes, source->name(i));
     };
-    const auto open_crop = [&](size_t i) {
-        open(i);
-        decoder.read(input_crop(decoder.H(), decoder.W(), how, 0, i), image);
-    };
     std::vector<Stage> stages;
     stages.push_back({"read", [&](size_t i) {
                           source->read(i, bytes);
                           return 0;
                       }});
-    JpegReader jpeg;
-    source->read(0, bytes);
-    const auto is_jpeg = [&] { return bytes.size() > 2 && bytes[0] == 0xFF && bytes[1] == 0xD8; };
-    const bool has_floor = is_jpeg();
-    if (has_floor)
-        stages.push_back({"floor: libjpeg alone, the crop", [&](size_t i) {
-                              if (!is_jpeg()) return 0;  // as the stage before read it
-                              jpeg.open(bytes, source->name(i));
-                              jpeg.skim(input_crop(jpeg.H(), jpeg.W(), how, 0, i));
-                              return 0;
-                          }});
     stages.push_back({"read, decode", [&](size_t i) {
                           open(i);
                           decoder.read(image);
@@ -138,21 +118,20 @@ void bench_data(std::shared_ptr<const Source> source, const Preprocess& how,
                           return row_bytes(how);
                       }});
     stages.push_back({"read, decode, training row", [&](size_t i) {
-                          open_crop(i);
+                          open(i);
+                          decoder.read(input_crop(decoder.H(), decoder.W(), how, 0, i), image);
                           input_row(image, how, 0, i, buffers, row.data());
                           return row_bytes(how);
                       }});
     const std::vector<StageSpeed> speeds = time_stages(stages, source->size(), seconds);
-    const double floor = has_floor ? speeds[1].images : 0;
-    for (size_t i = 0; i < stages.size(); ++i)
-        print_row(table, stages[i].name, 1, speeds[i], i > 0 ? floor : 0);
+    for (size_t i = 0; i < stages.size(); ++i) print_row(table, stages[i].name, 1, speeds[i]);
 
     const auto time_loaders = [&](const char* name, std::shared_ptr<const Source> from) {
         LoaderOptions some = options;
         for (int t = 1; t <= options.threads;
              t = t < options.threads ? std::min(2 * t, options.threads) : t + 1) {
             some.threads = t;
-            print_row(table, name, t, time_loader(from, how, some, seconds), floor);
+            print_row(table, name, t, time_loader(from, how, some, seconds));
         }
     };
     time_loaders("loader", source);

@@ -23,7 +23,7 @@ static int command_bench_train(const CommandLine& line, Log& log, const Stop& st
 
 static int bench_allreduce_in_job(JobSession& job) {
     job.take_settings_of_rank0();
-    bench_allreduce(job.communicator(), nullptr, job.config, job.stop);
+    bench_allreduce(job.communicator(), job.config, job.stop);
     job.finish();
     return 0;
 }

@@ -18,7 +18,6 @@
 namespace convoy {
 
 // The choices of some options. The table of options has their names, in the same order.
-enum class DecodeMode { kExact, kFast };
 enum class OptimizerKind { kSgd, kAdamw, kLars, kLamb, kMuon };
 enum class Schedule { kConstant, kStep, kCosine, kOneCycle, kRange };
 enum class GraphMode { kAuto, kOn, kOff };
@@ -34,7 +33,6 @@ enum class Augment;      // data/augment.h
 enum class Flip;         // "
 enum class AutoAugment;  // data/policy.h
 enum class Precision;    // kernels/backend.h
-enum class Gemm;         // "
 
 struct ByteSize {
     size_t bytes = 0;
@@ -60,7 +58,6 @@ struct Config {
     double erase = 0, mixup = 0, cutmix = 0;
     double max_bad = 0.01;
     int decode_threads = 0;
-    DecodeMode decode = DecodeMode::kExact;
     ByteSize cache_decoded;
 
     // model
@@ -91,14 +88,13 @@ struct Config {
     std::string device;
     int threads = 0;
     Precision precision{};  // fp32
-    Gemm gemm{};            // own
     GraphMode graph = GraphMode::kAuto;
 
     // ranks
     std::string coord;
     int rank = -1, world = 0, local_rank = -1;
     int port = 0;
-    std::string advertise, iface, share;
+    std::string advertise, share;
     Toggle shm = Toggle::kOn;  // on: auto
     std::string token_file,
         token;  // token: from CONVOY_TOKEN, not from a command line, which ps shows
@@ -116,7 +112,6 @@ struct Config {
     bool recompute = false;
     std::string split;
     double stall = 30;
-    double give_up = 0;
     Toggle elastic = Toggle::kOn;
     int min_world = 1;
     int64_t check_every = 100;
@@ -211,9 +206,9 @@ struct Option {
     const char* group;  // heading in --help
     std::variant<bool Config::*, int Config::*, int64_t Config::*, double Config::*,
                  std::string Config::*, OptimizerKind Config::*, Precision Config::*,
-                 Gemm Config::*, GraphMode Config::*, WireType Config::*, FactorMode Config::*,
-                 Toggle Config::*, ShardMode Config::*, FileFormat Config::*, ByteSize Config::*,
-                 InputSize Config::*, DecodeMode Config::*, Tta Config::*, Composite>
+                 GraphMode Config::*, WireType Config::*, FactorMode Config::*, Toggle Config::*,
+                 ShardMode Config::*, FileFormat Config::*, ByteSize Config::*, InputSize Config::*,
+                 Tta Config::*, Composite>
         field;
     const char* value;  // placeholder in --help: "B"; for an enumeration its names, in order
     unsigned commands, flags;

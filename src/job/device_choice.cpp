@@ -97,9 +97,7 @@ void choose_device(JobSession& job) {
 }
 
 std::unique_ptr<Backend> make_backend(const Config& config) {
-    return make_backend(
-        config.device,
-        {.threads = config.threads, .precision = config.precision, .gemm = config.gemm});
+    return make_backend(config.device, {.threads = config.threads, .precision = config.precision});
 }
 
 int decode_threads(const Config& config) {

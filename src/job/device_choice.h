@@ -44,7 +44,7 @@ void compare_devices(Communicator& communicator, const RankDevice& mine, Log& lo
 // Collective: job.config.device names a GPU by number after it, and no other rank computes there.
 void choose_device(JobSession& job);
 
-// The backend that --device, --threads, --precision and CONVOY_GEMM ask for.
+// The backend that --device, --threads and --precision ask for.
 std::unique_ptr<Backend> make_backend(const Config& config);
 // --decode-threads, or half as many as processors.
 int decode_threads(const Config& config);

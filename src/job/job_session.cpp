@@ -56,11 +56,9 @@ static Job join_job(const CommandLine& line, Log& log, const Stop& stop,
     options.world = config.world;
     options.listen_port = uint16_t(config.port);
     options.advertise = config.advertise;
-    options.iface = config.iface;
     options.shm = config.shm == Toggle::kOn;
     options.join_timeout = std::chrono::milliseconds(int64_t(config.join_timeout * 1000));
     options.stall = std::chrono::milliseconds(int64_t(config.stall * 1000));
-    options.give_up = std::chrono::milliseconds(int64_t(config.give_up * 1000));
     options.bf16_wire = config.wire == WireType::kBf16;
     // What one rank alone holds is lost with it: images, a stage.
     options.elastic = line.command == kTrain && config.elastic == Toggle::kOn &&

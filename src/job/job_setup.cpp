@@ -87,7 +87,6 @@ LoaderOptions loader_options(const Config& config, const std::vector<double>& sh
             .shares = stages == 1 ? shares : std::vector<double>(shares.size() / size_t(stages), 1),
             .rank = rank / stages,
             .threads = decode_threads(config),
-            .fast = config.decode == DecodeMode::kFast,
             .pixels = rank % stages == 0,
             .window = parse_shuffle(config.shuffle)};
 }
