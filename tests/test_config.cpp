@@ -195,13 +195,14 @@ TEST_CASE("options: variables that disagree, or have an impossible value, are na
 
 TEST_CASE("options: every one survives the way to another rank as text") {
     Config config;
-    config.batch = 77, config.lr = 0.1234567890123, config.recompute = true, config.model = "vgg16";
+    config.batch = 77, config.lr = 0.1234567890123, config.factors = FactorMode::kOff,
+    config.model = "vgg16";
     config.replicas = 3;
     Config other;
     apply_settings(other, job_settings(config, kTrain));
     CHECK(other.batch == 77);
     CHECK(other.lr == config.lr);
-    CHECK(other.recompute);
+    CHECK(other.factors == FactorMode::kOff);
     CHECK(other.replicas == 3);
     CHECK(other.model == "vgg16");
     for (const Option& option : options())

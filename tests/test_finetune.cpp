@@ -228,9 +228,9 @@ TEST_CASE("program: what does not go together is refused in a sentence at the st
     TempDir folder;
     for (const auto& [words, why] :
          {std::pair{Words{"--clip-norm", "1", "--sync", "server"}, Words{"--clip-norm", "--sync"}},
-          {{"--optimizer", "lars", "--sync", "async"}, {"--optimizer lars", "--sync async"}},
+          {{"--optimizer", "muon", "--sync", "async"}, {"--optimizer muon", "--sync async"}},
           {{"--optimizer", "muon", "--device", "simt"}, {"--optimizer"}},
-          {{"--optimizer", "lamb", "--precision", "bf16"}, {"--precision bf16"}},
+          {{"--optimizer", "muon", "--precision", "bf16"}, {"--precision bf16"}},
           {{"--accumulate", "2", "CONVOY_FACTORS=on"}, {"--accumulate 2", "CONVOY_FACTORS"}},
           {{"--threads", "2x1", "CONVOY_FACTORS=on"}, {"CONVOY_FACTORS"}},
           {{"--threads", "2x1", "--sync", "pipeline:2"}, {"--sync pipeline:2"}},

@@ -676,13 +676,6 @@ TEST_CASE("--sync pipeline: stages and replicas train what one rank trains") {
         CHECK_CLOSE(many.losses, one.losses, 2e-5);
         CHECK_CLOSE(many.weights, one.weights, 2e-4);
         CHECK_CLOSE(many.momentum, one.momentum, 2e-4);
-        if (replicas > 1 && pieces > 2) continue;
-        config.recompute = true;
-        const Outcome again =
-            train_in_threads(config, std::vector<double>(size_t(stages * replicas), 1), steps);
-        CHECK(again.losses == many.losses);
-        CHECK(again.weights == many.weights);
-        CHECK((again.activation_bytes < many.activation_bytes) == (pieces > 1));
     }
 }
 

@@ -18,7 +18,7 @@
 namespace convoy {
 
 // The choices of some options. The table of options has their names, in the same order.
-enum class OptimizerKind { kSgd, kAdamw, kLars, kLamb, kMuon };
+enum class OptimizerKind { kSgd, kAdamw, kMuon };
 enum class Schedule { kConstant, kStep, kCosine, kOneCycle, kRange };
 enum class GraphMode { kAuto, kOn, kOff };
 enum class WireType { kFp32, kBf16 };
@@ -109,7 +109,6 @@ struct Config {
     OuterKind outer = OuterKind::kOff;
     double outer_lr = 0.7, outer_momentum = 0.9;
     int pipeline = 1, micro = 8;
-    bool recompute = false;
     std::string split;
     double stall = 30;
     Toggle elastic = Toggle::kOn;

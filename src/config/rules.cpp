@@ -55,7 +55,7 @@ static constexpr Rule kRules[] = {
     {"clip-norm", Needs::kNot, "sync=server|async", "a server sees a part of the gradient"},
     {"wire=bf16", Needs::kNot, "sync=server|async", "servers get each gradient in fp32"},
     {"factors=on", Needs::kNot, "sync=server|async|pipeline", "only a ring can send factors"},
-    {"optimizer=lars|lamb|muon", Needs::kNot, "sync=server|async",
+    {"optimizer=muon", Needs::kNot, "sync=server|async",
      "a server may hold a part of a tensor; use sgd or adamw"},
     {"share", Needs::kNot, "sync=pipeline", "each rank holds a part of the model"},
     {"shards=mine", Needs::kNot, "sync=pipeline", "each rank holds a part of the model"},

@@ -28,7 +28,6 @@ struct Pass {
     std::span<const int> groups;        // bounds of the batch norm groups
     bool refresh = true;                // the weights may have changed since the last pass
     LayerTrace trace = {};
-    bool again = false;  // recomputes activations: does not add to the sums of statistics
 };
 
 // Is told which gradients are complete during the backward pass. The base class does nothing.

@@ -34,8 +34,6 @@ double base_learning_rate(const Config& config, bool has_batch_norm) {
     switch (config.optimizer) {
         case OptimizerKind::kSgd: break;
         case OptimizerKind::kAdamw: return 1e-3;
-        case OptimizerKind::kLars: return double(config.batch) / 256;
-        case OptimizerKind::kLamb: return 0.005 * std::sqrt(double(config.batch) / 512);
         case OptimizerKind::kMuon: return 0.02;
     }
     return has_batch_norm ? 0.1 * double(config.batch) / 256 : 0.01 * double(config.batch) / 128;

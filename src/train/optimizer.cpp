@@ -7,7 +7,7 @@ namespace convoy {
 
 OptimizerOptions::OptimizerOptions(const Config& config)
     : kind(config.optimizer),
-      adamw(kind == OptimizerKind::kAdamw || kind == OptimizerKind::kLamb),
+      adamw(kind == OptimizerKind::kAdamw),
       momentum(float(config.momentum)),
       weight_decay(float(config.weight_decay)),
       clip_norm(float(config.clip_norm)),

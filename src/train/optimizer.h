@@ -15,7 +15,7 @@ namespace convoy {
 struct OptimizerOptions {
     OptimizerOptions(const Config& config);
     OptimizerKind kind;
-    bool adamw;      // AdamW or LAMB, with two moments; else SGD, LARS or Muon, with momentum
+    bool adamw;      // with two moments; else SGD or Muon, with momentum
     float momentum;  // AdamW's β1
     float weight_decay;
     float clip_norm;  // 0: no clipping
@@ -50,10 +50,8 @@ class Optimizer {
         StepBlock* block;               // counters and StepState
     };
     void update(Backend& backend, const Part& part);
-    // LARS, LAMB and Muon update each tensor separately, so this rank must have whole tensors.
-    bool by_tensor() const {
-        return options_.kind != OptimizerKind::kSgd && options_.kind != OptimizerKind::kAdamw;
-    }
+    // Muon updates each tensor separately, so this rank must have whole tensors.
+    bool by_tensor() const { return options_.kind == OptimizerKind::kMuon; }
 
     // With --ema, after the first step: exchanges the average and the weights of own params, or
     // with `all` of all params. Overwrites the gradients. Otherwise does nothing.

@@ -16,7 +16,6 @@ Pipeline::Pipeline(const SyncParts& parts)
       stage_(communicator_.rank() % stages_),
       replicas_(communicator_.world() / stages_),
       images_(stage_images(parts.config, replicas_, parts.model.has_batch_norm())),
-      recompute_(parts.config.recompute),
       wire_type_(parts.config.wire == WireType::kBf16 ? Type::kBfloat16
                                                       : parts.backend.activations()),
       cuts_(parts.cuts),
@@ -38,7 +37,7 @@ Pipeline::Pipeline(const SyncParts& parts)
     // One more than 1f1b needs, so that the next stage does not wait for the network.
     held_ = std::min(BatchCutter::most(images_, model_.max_batch()),
                      size_t(stages_ - stage_ + !is_last()));
-    for (size_t i = 0; i < (recompute_ ? 1 : held_); ++i) {
+    for (size_t i = 0; i < held_; ++i) {
         models_.push_back(model_.twin());
         activation_bytes_ += models_.back()->plan(std::min(images_, model_.max_batch()), true);
     }
@@ -159,7 +158,7 @@ void Pipeline::run(std::span<MicroBatch> parts, const Work& forward, const Work&
             forward_one(parts[begun++], forward);
             if (!backward) ++done;
         } else {
-            backward_one(parts[done++], forward, backward);
+            backward_one(parts[done++], backward);
         }
 }
 
@@ -168,17 +167,11 @@ void Pipeline::forward_one(MicroBatch& part, const Work& forward) {
     part.model = models_[number % models_.size()].get();
     if (stage_ > 0) receive(x_, number, part.x = inputs_[number].first(part.images()));
     forward(part);
-    last_forward_ = part.number;
     if (!is_last()) send(y_, number, part.y, communicator_.rank() + 1);
 }
 
-void Pipeline::backward_one(MicroBatch& part, const Work& forward, const Work& backward) {
+void Pipeline::backward_one(MicroBatch& part, const Work& backward) {
     const size_t number = size_t(part.number);
-    if (recompute_ && last_forward_ != part.number) {
-        part.pass.again = true, part.pass.refresh = false;
-        forward(part);
-        last_forward_ = part.number;
-    }
     if (!is_last()) receive(dy_, number, part.dy = part.model->dlogits(part.images()));
     backward(part);
     if (stage_ > 0) send(dx_, number, part.dx, communicator_.rank() - 1);

@@ -67,12 +67,11 @@ class Pipeline final : public Sync {
     void receive(Crossing& crossing, size_t number, Tensor to);
     void wait(std::future<void>& message);
     void forward_one(MicroBatch& part, const Work& forward);
-    void backward_one(MicroBatch& part, const Work& forward, const Work& backward);
+    void backward_one(MicroBatch& part, const Work& backward);
     void copy_stage(int stage, int from);
 
     const int stages_, stage_, replicas_;
     const int images_;  // most images of a micro-batch
-    const bool recompute_;
     const Type wire_type_;
     const std::vector<size_t> cuts_;  // the first layer of each stage
     Model& model_;
@@ -81,8 +80,7 @@ class Pipeline final : public Sync {
     std::unique_ptr<Communicator> group_;  // the replicas of this stage
     std::unique_ptr<GradReducer> reducer_;
     size_t held_;                                 // micro-batches between forward and backward
-    std::vector<std::unique_ptr<Model>> models_;  // as many; or one that recomputes
-    int64_t last_forward_ = 0;                    // micro-batch
+    std::vector<std::unique_ptr<Model>> models_;  // as many
     Crossing x_, y_, dx_, dy_;                    // of this stage
     std::vector<Tensor> inputs_;                  // of a later stage, by micro-batch
     size_t activation_bytes_ = 0;

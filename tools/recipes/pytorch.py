@@ -88,7 +88,7 @@ def set_whitening(layer, images):
 
 
 class Muon(torch.optim.Optimizer):
-    """src/train/optimizer_by_tensor.cpp"""
+    """src/train/muon.cpp"""
 
     @torch.no_grad()
     def step(self):

@@ -8,19 +8,16 @@ namespace convoy {
 
 void BatchStatistics::plan(Shape x, MemoryPlan& plan, bool training) {
     if (training && !running_mean_.frozen)
-        // At most one group per image; the last row is for sums that are dropped (Pass::again).
-        mean_rstd = plan.make({x.N + 1, 1, 1, 2 * x.C}, Type::kFloat32);
+        // At most one group per image.
+        mean_rstd = plan.make({x.N, 1, 1, 2 * x.C}, Type::kFloat32);
 }
 
 const Moments* BatchStatistics::moments(Tensor x, const Pass& pass) {
     if (!pass.training || !mean_rstd) return nullptr;
     ENSURE(pass.groups.size() >= 1 && pass.groups.back() == x.N, layer_name(running_mean_.name),
            " got ", x.N, " images in ", pass.groups.size(), " bounds of groups");
-    float* const of_groups = mean_rstd.first(x.N + 1).floats();
     // Both sums are contiguous: the running variance is joined to the mean.
-    float* const sums =
-        pass.again ? of_groups + size_t(x.N) * 2 * size_t(x.C) : running_mean_.grad.floats();
-    moments_ = {pass.groups, eps_, of_groups, sums};
+    moments_ = {pass.groups, eps_, mean_rstd.first(x.N).floats(), running_mean_.grad.floats()};
     return &moments_;
 }
 
