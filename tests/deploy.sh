@@ -85,24 +85,12 @@ start("swarm", [(swarm["command"].split(), slot(i + 1)) for i in range(replicas)
 service, job = read("kubernetes")
 assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
 assert service["metadata"]["name"] == job["spec"]["template"]["spec"]["subdomain"]
-def indexed(name, job, coord):
-    assert job["parallelism"] == job["completions"]
-    spec = job["template"]["spec"]["containers"][0]
-    env = {e["name"]: e.get("value") or e["valueFrom"]["secretKeyRef"]["name"] for e in spec["env"]}
-    start(name, [(spec["args"], env | {"JOB_COMPLETION_INDEX": i}) for i in range(job["completions"])],
-          coord, int(env["CONVOY_WORLD"]))
-indexed("kubernetes", job["spec"], "convoy-0.convoy")
-jobset = read("jobset")[0]
-part = jobset["spec"]["replicatedJobs"][0]
-assert jobset["spec"]["network"]["subdomain"] == "convoy"
-indexed("jobset", part["template"]["spec"],
-        f'{jobset["metadata"]["name"]}-{part["name"]}-0-0.{jobset["spec"]["network"]["subdomain"]}')
-train = read("trainjob")[0]["spec"]["trainer"]
-secret = {e["name"]: e["valueFrom"]["secretKeyRef"]["name"] for e in train["env"]}
-start("trainjob", [(train["args"], secret | {"PET_NNODES": train["numNodes"], "PET_NODE_RANK": i,
-                                    "JOB_COMPLETION_INDEX": i, "PET_MASTER_ADDR": "convoy-node-0-0.convoy",
-                                    "PET_NPROC_PER_NODE": train["numProcPerNode"]})
-                   for i in range(train["numNodes"])], "convoy-node-0-0.convoy", train["numNodes"])
+job = job["spec"]
+assert job["parallelism"] == job["completions"]
+spec = job["template"]["spec"]["containers"][0]
+env = {e["name"]: e.get("value") or e["valueFrom"]["secretKeyRef"]["name"] for e in spec["env"]}
+start("kubernetes", [(spec["args"], env | {"JOB_COMPLETION_INDEX": i}) for i in range(job["completions"])],
+      "convoy-0.convoy", int(env["CONVOY_WORLD"]))
 # SkyPilot's: only keys of its reference, and `run` started as it does, with a stand-in for the trainer.
 sky = read("sky")[0]
 assert set(sky) <= {"name", "workdir", "num_nodes", "resources", "file_mounts", "envs", "secrets", "setup", "run"}, sky

@@ -19,7 +19,7 @@ refused() { # pattern options…: one line that matches
 }
 refused "rates are like" servers --rate fast
 refused "takes 2 to 16" servers --workers 1
-refused "no program nowhere: run make" slow --trainer nowhere
+refused "no program nowhere: run make" servers --trainer nowhere
 refused "invalid choice: 'nothing'" nothing
 refused "as many numbers as there are --models" scaling --compute 1
 

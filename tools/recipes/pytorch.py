@@ -27,23 +27,11 @@ def read_settings(path):
         return {words[0]: words[1].strip() for words in lines if words}
 
 
-class Residual(nn.Module):
-    def __init__(self, body, shortcut):
-        super().__init__()
-        self.body, self.shortcut = body, shortcut
-
-    def forward(self, x):
-        return functional.relu(self.body(x) + self.shortcut(x))
-
-
 def layers_of(lines, shape, classes):
-    """Reads layers up to `end` or `shortcut`; for images of `shape` (channels, height, width).
-    Returns them as one module, the shape of its output, and the word that it ended with."""
-    layers, kind = [], ""
+    """The layers of a model's text, for images of `shape` (channels, height, width)."""
+    layers = []
     for line in lines:
         kind, *words = line.split("#")[0].split() or [""]
-        if kind in ("end", "shortcut"):
-            break
         if kind in ("", "input", "flatten"):
             continue
         options = dict(zip(words[1::2], words[2::2]))
@@ -64,17 +52,12 @@ def layers_of(lines, shape, classes):
             layer = nn.ReLU()
         elif kind == "maxpool":
             layer = nn.MaxPool2d(size)
-        elif kind == "avgpool":
-            layer = nn.AdaptiveAvgPool2d(int(words[0]))
-        elif kind == "residual":
-            body, _, word = layers_of(lines, shape, classes)
-            layer = Residual(body, layers_of(lines, shape, classes)[0] if word == "shortcut" else nn.Identity())
         else:
             raise SystemExit(f"'{kind}' is not supported here")
         layers.append(layer)
         with torch.no_grad():
             shape = tuple(layer.eval()(torch.zeros(1, *shape)).shape[1:])
-    return nn.Sequential(*layers), shape, kind
+    return nn.Sequential(*layers)
 
 
 def set_whitening(layer, images):
@@ -156,7 +139,7 @@ def main():
     epochs, batch = options.epochs or int(settings["epochs"]), int(settings["batch"])
     (train_x, train_y), (val_x, val_y) = read_images(options.folder)
     with open(settings["model"]) as file:
-        model, _, _ = layers_of(iter(file.readlines()), tuple(train_x.shape[1:]), int(train_y.max()) + 1)
+        model = layers_of(file, tuple(train_x.shape[1:]), int(train_y.max()) + 1)
     for layer in model:
         if getattr(layer, "whitens", False):
             set_whitening(layer, normalised(train_x[::max(len(train_x) // 5000, 1)]))
