@@ -885,11 +885,13 @@ TEST_CASE("eval --tta: the mean logits of an image and its moved and mirrored im
         images.emplace_back(batch.x, batch.x + size_t(batch.n) * 16 * 16 * 3);
         labels.insert(labels.end(), batch.labels.begin(), batch.labels.end());
     });
+    Pass evaluation;
+    evaluation.training = false;
     const auto logits_of = [&](const std::vector<float>& batch) {
         const Shape shape{int(batch.size() / (16 * 16 * 3)), 16, 16, 3};
         float* const x = rank.backend->alloc(shape.elems());
         rank.backend->upload(x, batch.data(), batch.size() * sizeof(float));
-        const Tensor y = rank.model.forward(Tensor(x, shape), Pass{.training = false});
+        const Tensor y = rank.model.forward(Tensor(x, shape), evaluation);
         return rank.read(y.floats(), y.elems());
     };
     // out(h, w) = in(h − move, w − move), mirrored at the edges, then columns from right to left.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains a recipe of this folder with PyTorch, to compare accuracy and time with Convoy's.
 
-    tools/recipes/pytorch.py tools/recipes/cifar10-quick.txt FOLDER [--seed 1] [--epochs E]
+    tools/recipes/pytorch.py tools/recipes/cifar10.txt FOLDER [--seed 1] [--epochs E]
 
 Reads the same two text files as Convoy: settings, and layers (src/model/model_text.h). FOLDER holds train/
 and val/, or test/, with a folder for each class; all images have the size of the model's input and are
