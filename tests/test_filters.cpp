@@ -1,4 +1,4 @@
-// test_whiten.cpp — filters from images, and a job whose model starts from them.
+// test_filters.cpp — filters from images, and a job whose model starts from them.
 #include "data/whiten.h"
 
 #include <cmath>
