@@ -174,7 +174,9 @@ static int command_import(const CommandLine& line, Log& log, const Stop&) {
     for (auto& [name, tensor] : out.tensors)  // counters of batches
         if (tensor.dtype == "I64" && content.tensors.contains(name))
             tensor = content.tensors.at(name);
-    out.metadata = card_to_metadata({config.model, text, model.input(), classes});
+    ModelCard card{config.model, text, model.input(), classes};
+    if (content.metadata.contains("view")) card.whole = content.metadata.at("view") == "whole";
+    out.metadata = card_to_metadata(card);
     write_safetensors(config.out, out);
     log.info("wrote ", config.out, ": ", config.model, " with ", classes.size(), " classes",
              config.classes.empty() ? ", numbered (--classes A,B,C names them)" : "", "; ",

@@ -176,7 +176,7 @@ static const Option kOptions[] = {
     {"report", "Output", &C::report, "DIR", kEval, kJob, kAny,
      "folder for a page and JSON: accuracy, confusions, worst mistakes"},
     {"tta", "Output", &C::tta, "off|flip|shift", kEval, kJob, kAny,
-     "mean logits of an image and its mirror image; shift: moved by 1/32 of its size, too"},
+     "mean logits of an image and its mirror image; shift: also moved"},
     {"min-top1", "Output", &C::min_top1, "F", kEval, kJob, from(0, 1),
      "fraction of right images below which the exit status is 3"},
     {"min-recall", "Output", &C::min_recall, "F", kEval, kJob, from(0, 1),
