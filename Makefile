@@ -306,7 +306,7 @@ barriers: $(BUILD)/run_tests
 	tools/barriers
 # Each target for FUZZ_SECONDS; what crashed it is left in build/fuzz.
 FUZZ_SECONDS := 20
-FUZZ_SRC := $(filter-out $(addprefix data/,augment% loader% policy% pixel_ops% resize% decoded% check_data% pack_data%),\
+FUZZ_SRC := $(filter-out $(addprefix data/,augment% loader% policy% pixel_ops% resize% whiten% decoded% check_data% pack_data%),\
               $(wildcard data/*.cpp src/base/*.cpp)) net/wire.cpp net/tls.cpp \
             $(addprefix src/checkpoint/,meta.cpp safetensors.cpp torch_file.cpp pickle.cpp) $(wildcard src/config/*.cpp) \
             src/job/offer.cpp $(wildcard src/model/*.cpp src/model/layers/*.cpp) \

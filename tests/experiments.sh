@@ -38,9 +38,8 @@ run() { # table options…
     job=""
 }
 run servers servers --workers 2 --steps 3
-run slow slow --workers 3 --epochs 1
 run scaling scaling --workers 2 --models tiny --batch 16 --steps 2 --compute 0.4
-python3 - "$work" <<'PY' || fail "tables or figures are not as expected" "$work/servers" "$work/slow"
+python3 - "$work" <<'PY' || fail "tables or figures are not as expected" "$work/servers"
 import json, re, sys
 work = sys.argv[1]
 found = re.findall(r"^\| 2 \| (ring|one server|a server a rank) \| [\d.]+ \| ([\d.]+) \| (\d+) \|$",
@@ -49,8 +48,6 @@ assert [way for way, _, _ in found] == ["ring", "one server", "a server a rank"]
 # 23.3 MB of weights: a ring of two sends them once, and so does a server; 1448 of 1514 bytes are not headers.
 assert [bound for _, bound, _ in found] == ["0.19", "0.39", "0.19"], found
 assert all(22 <= int(sent) <= 45 for _, _, sent in found), found
-rows = re.findall(r"^\| ([\w ]+?) \| [\d.]+ \| \d+ \| [\d.]+ \| [\d.]+ % \|$", open(f"{work}/slow").read(), re.M)
-assert rows == ["ring", "averages of 8 steps", "one server", "asynchronous"], rows
 assert len(json.load(open(f"{work}/servers.json"))) == 3
 rows = json.load(open(f"{work}/scaling.json"))
 assert [row["line"] for row in rows] == ["Convoy fp32", "Convoy bf16"], rows
