@@ -210,14 +210,16 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
         session = &job;
         job.notice_seconds = 0;
         if (cut.joins > 0 && rank == cut.rank && cut.operation < 0) kill(getpid(), cut.signal);
-        if (cut.early) {
-            operations = 0;
-            status = train_in_job(job);
-        } else {
-            JobSetup setup = set_up_job(job);
-            operations = 0;
-            status = TrainRun(setup, 16 << 10, {}).run();
-        }
+        // One rank may be lost while another still sets up: see train_in_job().
+        for (bool is_done = cut.early; !is_done; job.config = line.config) try {
+                JobSetup setup = set_up_job(job);
+                if (operations < 0) operations = 0;
+                status = TrainRun(setup, 16 << 10, {}).run();
+                is_done = true;
+            } catch (const RingBroken&) {
+                regroup_before_start(job);
+            } catch (const SetUpAgain&) {}
+        if (cut.early) operations = 0, status = train_in_job(job);
         log.notice("operations: ", operations.load());
         log.notice("controls: ", controls.load(), " in training: ", controls_in_training.load(),
                    " files: ", file_calls);
