@@ -47,15 +47,20 @@ struct Window {
     bool operator==(const Window&) const = default;
 };
 
-// An activation function that has a bend at 0. Its gradient is computed from its output y.
-struct Rectifier {
+// An activation function. Its gradient is computed from its output y, or from its input x.
+struct Activation {
     enum Kind {
-        kRelu,       // max(0, x)
-        kRelu6,      // min(6, max(0, x))
-        kLeakyRelu,  // x < 0 ? slope·x : x
-        kElu,        // x < 0 ? slope·(eˣ − 1) : x
+        kRelu,         // max(0, x)
+        kRelu6,        // min(6, max(0, x))
+        kLeakyRelu,    // x < 0 ? slope·x : x
+        kElu,          // x < 0 ? slope·(eˣ − 1) : x
+        kSigmoid,      // 1/(1 + e⁻ˣ)
+        kHardSigmoid,  // min(1, max(0, x/6 + 1/2))
+        kSilu,         // x·sigmoid(x)                                      gradient from x
+        kHardSwish,    // x·hardsigmoid(x)                                  gradient from x
     } kind = kRelu;
     float slope = 0;  // not negative
+    constexpr bool needs_x() const { return kind >= kSilu; }
 };
 
 // The activation that batch norm applies to its output: min(most, max(0, ·)).
@@ -255,9 +260,13 @@ class Backend {
     // ---- elementwise and pooling -----------------------------------------------------------
 
     // x = f(x), in place.
-    virtual void relu(Tensor x, Rectifier f = {}) = 0;
-    // dy = dy·f'(x), in place; f' is computed from y = f(x). For max(0, x): dy if y > 0, else 0.
-    virtual void relu_grad(Tensor y, Tensor dy, Rectifier f = {}) = 0;
+    virtual void activate(Tensor x, Activation f = {}) = 0;
+    // dy = dy·f'(x), in place. of: y = f(x), or x if f.needs_x(). For max(0, x): dy where y > 0.
+    virtual void activate_grad(Tensor of, Tensor dy, Activation f = {}) = 0;
+    // y[n,h,w,c] = x[n,h,w,c]·s[n,c]                     x, y N×H×W×C, s N×1×1×C
+    virtual void scale_channels(Tensor x, Tensor s, Tensor y) = 0;
+    // dx[n,h,w,c] = dy[n,h,w,c]·s[n,c]     ds[n,c] = Σ_hw dy[n,h,w,c]·x[n,h,w,c]. dx may be dy.
+    virtual void scale_channels_grad(Tensor x, Tensor s, Tensor dy, Tensor dx, Tensor ds) = 0;
     // x += y, the same shape.
     virtual void add(Tensor x, Tensor y) = 0;
     // to = from, or to += from if add. Both have the same N, H, W; the tensor with fewer channels

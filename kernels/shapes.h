@@ -74,6 +74,12 @@ inline void check_max_pool(Shape x, Window window, Shape y) {
            want.text());
 }
 
+inline void check_scales(Tensor x, Tensor s) {
+    const Shape want{x.N, 1, 1, x.C};
+    ENSURE(s.shape() == want && s.type == x.type, "s is ", s.shape().text(), ", x is ",
+           x.shape().text());
+}
+
 inline void check_avg_pool(Tensor x, Tensor y) {
     ENSURE(x.N == y.N && x.C == y.C && x.H > 0 && x.W > 0 && y.H > 0 && y.W > 0, "x is ",
            x.shape().text(), ", y is ", y.shape().text());

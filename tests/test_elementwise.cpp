@@ -1,3 +1,5 @@
+#include <functional>
+
 #include "tests/check_ops.h"
 
 namespace convoy {
@@ -16,15 +18,15 @@ static void check_relu_and_add(Backend& backend, Precision precision) {
             want_b[i] = want_a[i] > 0 ? y[i] : 0;
             want_c[i] = reference::rounded(x[i] + y[i], precision);
         }
-        backend.relu(view(a, {n, 1, 1, 1}));
-        backend.relu_grad(view(a, {n, 1, 1, 1}), {b.data(), n, 1, 1, 1});
+        backend.activate(view(a, {n, 1, 1, 1}));
+        backend.activate_grad(view(a, {n, 1, 1, 1}), {b.data(), n, 1, 1, 1});
         backend.add({c.data(), n, 1, 1, 1}, {other.data(), n, 1, 1, 1});
         CHECK(std::vector<float>(a) == want_a);
         CHECK(std::vector<float>(b) == want_b);
         CHECK(std::vector<float>(c) == want_c);
     }
     float nan = NAN;
-    backend.relu({&nan, 1, 1, 1, 1});
+    backend.activate({&nan, 1, 1, 1, 1});
     CHECK(std::isnan(nan));  // not hidden: it must reach the loss
 }
 
@@ -35,46 +37,119 @@ TEST_CASE("relu, relu_grad and add round once in bf16") {
     check_relu_and_add(*each_backend(2, Precision::kBf16), Precision::kBf16);
 }
 
-TEST_CASE("relu6, leaky relu and elu, and their gradients from the output, match their formulas") {
-    for (Precision precision : {Precision::kFp32, Precision::kBf16}) {
-        const bool halves = precision == Precision::kBf16;
-        auto backend = std::make_unique<ThroughDevice>(
-            make_backend(kernel_device(), {.precision = precision}));
-        auto cpu = std::make_unique<ThroughDevice>(make_backend("cpu", {.precision = precision}));
-        for (int n : {1, 77, 5000})
-            for (Rectifier f : {Rectifier{Rectifier::kRelu6},
-                                {Rectifier::kLeakyRelu, 0.3f},
-                                {Rectifier::kElu, 0.7f},
-                                {Rectifier::kElu, 0}}) {
-                std::vector<float> x = random_floats(size_t(n), 1),
-                                   dy = random_floats(size_t(n), 2);
-                for (float& v : x) v = reference::rounded(9 * v, Precision::kBf16);
-                for (float& v : dy) v = reference::rounded(v, Precision::kBf16);
-                x[0] = f.kind == Rectifier::kRelu6 ? 6 : 0;
-                std::vector<double> y(x.begin(), x.end()), dx(dy.begin(), dy.end());
-                for (size_t i = 0; i < y.size(); ++i) {
-                    if (f.kind == Rectifier::kRelu6 && y[i] >= 6) y[i] = 6, dx[i] = 0;
-                    if (y[i] > 0) continue;
-                    const bool leaky = f.kind == Rectifier::kLeakyRelu;
-                    const double slope = f.kind == Rectifier::kRelu6 ? 0 : double(f.slope);
-                    dx[i] *= leaky ? slope : slope * std::exp(y[i]);
-                    y[i] = slope * (leaky ? y[i] : std::expm1(y[i]));
-                }
-                for (Backend* on :
-                     {static_cast<Backend*>(backend.get()), static_cast<Backend*>(cpu.get())}) {
-                    CAPTURE(on->name());
+TEST_CASE("activations and their gradients, from the output or the input, match their formulas") {
+    const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
+    const auto hard = [](double x) { return std::clamp(x / 6 + 0.5, 0.0, 1.0); };
+    using Formula = std::function<double(double)>;
+    const struct {
+        Activation f;
+        double edge;  // a value of x where the function bends
+        Formula y, slope;
+    } cases[] = {
+        {{Activation::kRelu6},
+         6,
+         [](double x) { return std::clamp(x, 0.0, 6.0); },
+         [](double x) { return x > 0 && x < 6; }},
+        {{Activation::kLeakyRelu, 0.3f},
+         0,
+         [](double x) { return x > 0 ? x : 0.3f * x; },
+         [](double x) { return x > 0 ? 1 : 0.3f; }},
+        {{Activation::kElu, 0.7f},
+         0,
+         [](double x) { return x > 0 ? x : 0.7f * std::expm1(x); },
+         [](double x) { return x > 0 ? 1 : 0.7f * std::exp(x); }},
+        {{Activation::kElu, 0},
+         0,
+         [](double x) { return std::max(x, 0.0); },
+         [](double x) { return x > 0; }},
+        {{Activation::kSigmoid}, 0, sigmoid, [=](double x) { return sigmoid(x) * sigmoid(-x); }},
+        {{Activation::kHardSigmoid},
+         3,
+         hard,
+         [](double x) { return std::abs(x) < 3 ? 1 / 6.0 : 0.0; }},
+        {{Activation::kSilu},
+         0,
+         [=](double x) { return x * sigmoid(x); },
+         [=](double x) { return sigmoid(x) * (1 + x * sigmoid(-x)); }},
+        {{Activation::kHardSwish},
+         -3,
+         [=](double x) { return x * hard(x); },
+         [](double x) { return x <= -3  ? 0
+                               : x >= 3 ? 1
+                                        : x / 3 + 0.5; }},
+    };
+    for (Precision precision : {Precision::kFp32, Precision::kBf16})
+        for (const std::string& device : {kernel_device(), std::string("cpu")}) {
+            CAPTURE(device);
+            const bool halves = precision == Precision::kBf16;
+            ThroughDevice on(make_backend(device, {.precision = precision}));
+            for (const auto& [f, edge, value, slope] : cases)
+                for (int n : {1, 77, 5000}) {
+                    CAPTURE(int(f.kind));
+                    std::vector<float> x = random_floats(size_t(n), 1),
+                                       dy = random_floats(size_t(n), 2);
+                    for (float& v : x) v = reference::rounded(9 * v, Precision::kBf16);
+                    for (float& v : dy) v = reference::rounded(v, Precision::kBf16);
+                    x[0] = float(edge);
+                    if (n > 9) x[1] = 200, x[2] = -200, x[3] = 88, x[4] = -88;
+                    std::vector<double> y, dx;
+                    for (int i = 0; i < n; ++i)
+                        y.push_back(value(x[i])), dx.push_back(dy[i] * slope(x[i]));
                     Guarded a(x), b(dy);
                     const Shape shape{n, 1, 1, 1};
-                    on->relu({a.data(), shape}, f);
-                    on->relu_grad({a.data(), shape}, {b.data(), shape}, f);
-                    CHECK_CLOSE(a.span(), y, halves ? 0x1p-8 * 4 : 1e-6);
-                    CHECK_CLOSE(b.span(), dx, halves ? 0x1p-7 : 1e-6);
+                    on.activate({a.data(), shape}, f);
+                    on.activate_grad({f.needs_x() ? x.data() : a.data(), shape}, {b.data(), shape},
+                                     f);
+                    double worst = 0;  // of both, relative to what is allowed
+                    for (int i = 0; i < n; ++i) {
+                        const double off_y = std::abs(a.span()[i] - y[i]),
+                                     off_dx = std::abs(b.span()[i] - dx[i]);
+                        worst = std::max(
+                            {worst, off_y / (1 + std::abs(y[i])) / (halves ? 0x1p-8 : 1e-6),
+                             off_dx / (1 + std::abs(dx[i])) / (halves ? 0x1p-7 : 1e-6)});
+                    }
+                    CHECK(worst <= 1);
                     float nan = NAN;
-                    on->relu({&nan, 1, 1, 1, 1}, f);
+                    on.activate({&nan, 1, 1, 1, 1}, f);
                     CHECK(std::isnan(nan));
                 }
-            }
+        }
+}
+
+static void check_scale_channels(Backend& backend, bool halves) {
+    for (const Shape& shape : {Shape{1, 1, 1, 1}, {3, 5, 7, 33}, {2, 9, 8, 64}, {2, 3, 1, 200}}) {
+        CAPTURE(shape.text());
+        const Shape s_shape{shape.N, 1, 1, shape.C};
+        std::vector<float> x = rounded(random_floats(shape.elems(), 1), Precision::kBf16),
+                           dy = rounded(random_floats(shape.elems(), 2), Precision::kBf16),
+                           s = rounded(random_floats(s_shape.elems(), 3), Precision::kBf16);
+        std::vector<double> y(x.size()), dx(x.size()), ds(s.size());
+        for (size_t i = 0; i < x.size(); ++i) {
+            const size_t at = i / shape.row_elems() * size_t(shape.C) + i % size_t(shape.C);
+            y[i] = double(x[i]) * s[at], dx[i] = double(dy[i]) * s[at];
+            ds[at] += double(dy[i]) * x[i];
+        }
+        Guarded got_y(x.size()), got_dx(dy), got_ds(s.size());
+        backend.scale_channels(view(x, shape), view(s, s_shape), {got_y.data(), shape});
+        const Tensor in_place{got_dx.data(), shape};
+        backend.scale_channels_grad(view(x, shape), view(s, s_shape), in_place, in_place,
+                                    {got_ds.data(), s_shape});
+        CHECK_CLOSE(got_y.span(), y, halves ? 0x1p-8 : 1e-6);
+        CHECK_CLOSE(got_dx.span(), dx, halves ? 0x1p-8 : 1e-6);
+        CHECK_CLOSE(got_ds.span(), ds, sum_tolerance(shape.H * shape.W) + (halves ? 0.05 : 0));
     }
+}
+
+TEST_CASE("scale_channels and its gradient match their formulas, and dx may be dy") {
+    auto backend = each_backend(2);
+    check_scale_channels(*backend, false);
+    backend->scale_channels({nullptr, 0, 2, 2, 4}, {nullptr, 0, 1, 1, 4}, {nullptr, 0, 2, 2, 4});
+    float v[8] = {};
+    const Tensor x{v, 1, 1, 2, 4};
+    CHECK_THROWS_AS(backend->scale_channels(x, {v, 1, 1, 1, 3}, x), Error);
+}
+TEST_CASE("bf16: scale_channels and its gradient match their formulas, and dx may be dy") {
+    check_scale_channels(*each_backend(2, Precision::kBf16), true);
 }
 
 static void check_copy_channels(Backend& backend) {
@@ -164,7 +239,7 @@ TEST_CASE("elementwise ops refuse shapes that do not fit") {
     CHECK_FAILS(backend->copy_channels({data, 1, 1, 1, 4}, {data, 1, 1, 1, 3}, 2),
                 "channels from 2");
     CHECK_THROWS_AS(backend->copy_channels({data, 1, 1, 2, 4}, {data, 1, 2, 1, 2}, 0), Error);
-    CHECK_THROWS_AS(backend->relu_grad({data, 1, 1, 1, 4}, {data, 2, 1, 1, 4}), Error);
+    CHECK_THROWS_AS(backend->activate_grad({data, 1, 1, 1, 4}, {data, 2, 1, 1, 4}), Error);
     CHECK_FAILS(backend->dropout({data, 1, 1, 1, 4}, 0.5f, {1, 0}, two, kLayer),
                 "sample_ids has 2");
     CHECK_THROWS_AS(backend->dropout({data, 2, 1, 1, 4}, 1.0f, {1, 0}, two, kLayer), Error);

@@ -114,6 +114,13 @@ branches
     conv2d l out 6 size 3 pad 1
   end
 end
+excite
+  avgpool 2x1
+  conv2d x1 out 4 size 2x1
+  hardswish
+  linear x2 out 20
+  sigmoid
+end
 conv2d m out 8 size 3 stride 2 pad 1 groups 4 bias no
 leaky_relu 0.25
 residual u relu no
@@ -130,6 +137,7 @@ branches
 end
 dropout 0.25
 linear g out 7
+silu
 relu
 dropout 0.5
 linear h out classes
@@ -206,7 +214,7 @@ TEST_CASE(
 static std::string random_layers(Random& random, int depth, int& name, int layers, bool body) {
     std::string text;
     for (int i = 0; i < layers; ++i) {
-        const uint64_t kind = random.below(body ? 9 : 12);
+        const uint64_t kind = random.below(body ? 9 : 13);
         const std::string id = cat("n", name++);
         if (kind < 2) {
             const uint64_t size = 1 + 2 * random.below(2);
@@ -226,9 +234,16 @@ static std::string random_layers(Random& random, int depth, int& name, int layer
                         random_layers(random, depth + 1, name, 1 + int(random.below(3)), true);
             text += "end\n";
         } else if (kind == 7) {
-            const char* some[] = {"relu6\n", "leaky_relu 0.3\n", "elu 0.5\n",
-                                  "maxpool size 3 stride 1 pad same\n"};
-            text += some[random.below(4)];
+            const char* some[] = {"relu6\n",       "leaky_relu 0.3\n",
+                                  "elu 0.5\n",     "silu\n",
+                                  "sigmoid\n",     "hardswish\n",
+                                  "hardsigmoid\n", "maxpool size 3 stride 1 pad same\n"};
+            text += some[random.below(8)];
+        } else if (kind == 12 && depth < 2) {
+            text +=
+                cat("excite\n", random_layers(random, depth + 1, name, int(random.below(2)), true),
+                    "avgpool 1\nconv2d ", id, " out 4 size 1\n",
+                    random.below(2) ? "silu\n" : "sigmoid\n", "end\n");
         } else if (kind == 8 && depth < 2) {
             text += "branches\n";
             for (uint64_t more = 1 + random.below(2); more > 0; --more)
@@ -564,6 +579,34 @@ TEST_CASE("networks of torchvision give its logits and gradients from the same w
          {-4.595702, -5.574566, -4.935332, -4.52553, -5.24095, -4.519656},
          5438.997,
          155.8517,
+         1e-3,
+         0.1},
+        {"mobilenet_v3_small",
+         {1.624331, 4.046428, -4.826096, 1.61615, 3.841516, -4.78511},
+         {-0.3828761, 4.069241, -2.765436, -0.512279, 4.540018, -2.326663},
+         38.9498,
+         -17.99346,
+         1e-3,
+         0.1},
+        {"mobilenet_v3_large",
+         {-20.51539, -22.90834, 10.4858, -18.84413, -20.24645, 9.453045},
+         {-1.943099, 2.365115, 3.642296, -1.675409, 2.956533, 4.007875},
+         1070.502,
+         -255.314,
+         1e-3,
+         0.1},
+        {"efficientnet_b0",
+         {207.8067, 33.1613, -88.72069, 156.0888, 28.49157, -64.96066},
+         {-1.009217, -3.398552, -4.84858, -0.7509285, -4.137881, -5.9846},
+         1210.558,
+         -265.9581,
+         1e-3,
+         0.1},
+        {"regnet_y_400mf",
+         {-40.31816, -24.15675, 28.05135, -34.81671, -18.99021, 21.92364},
+         {-2.590826, 1.446341, -0.008946356, -2.266567, 2.187563, -1.254117},
+         3642.396,
+         657.8569,
          1e-3,
          0.1},
         {"squeezenet1_1",

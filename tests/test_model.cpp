@@ -37,17 +37,19 @@ TEST_CASE("the built-in networks have torchvision's number of parameters at 1000
         size_t params;
         double gflop;  // 2 · multiply-adds of convolutions and linear layers at 224x224
     } cases[] = {
-        {"resnet18", 11'689'512, 3.628},         {"resnet34", 21'797'672, 7.328},
-        {"resnet50", 25'557'032, 8.178},         {"alexnet", 61'100'840, 1.428},
-        {"vgg16", 138'357'544, 30.940},          {"mobilenet_v2", 3'504'872, 0.601},
-        {"squeezenet1_1", 1'235'496, 0.699},     {"densenet121", 7'978'856, 5.668},
-        {"googlenet", 6'624'904, 2.997},         {"resnet101", 44'549'160, 15.603},
-        {"resnet152", 60'192'808, 23.027},       {"resnext50_32x4d", 25'028'904, 8.461},
-        {"wide_resnet50_2", 68'883'240, 22.796}, {"vgg11", 132'863'336, 15.218},
-        {"vgg11_bn", 132'868'840, 15.218},       {"vgg13", 133'047'848, 22.617},
-        {"vgg13_bn", 133'053'736, 22.617},       {"vgg16_bn", 138'365'992, 30.941},
-        {"vgg19", 143'667'240, 39.264},          {"vgg19_bn", 143'678'248, 39.264},
-        {"densenet169", 14'149'480, 6.720},
+        {"resnet18", 11'689'512, 3.628},          {"resnet34", 21'797'672, 7.328},
+        {"resnet50", 25'557'032, 8.178},          {"alexnet", 61'100'840, 1.428},
+        {"vgg16", 138'357'544, 30.940},           {"mobilenet_v2", 3'504'872, 0.601},
+        {"squeezenet1_1", 1'235'496, 0.699},      {"densenet121", 7'978'856, 5.668},
+        {"googlenet", 6'624'904, 2.997},          {"resnet101", 44'549'160, 15.603},
+        {"resnet152", 60'192'808, 23.027},        {"resnext50_32x4d", 25'028'904, 8.461},
+        {"wide_resnet50_2", 68'883'240, 22.796},  {"vgg11", 132'863'336, 15.218},
+        {"vgg11_bn", 132'868'840, 15.218},        {"vgg13", 133'047'848, 22.617},
+        {"vgg13_bn", 133'053'736, 22.617},        {"vgg16_bn", 138'365'992, 30.941},
+        {"vgg19", 143'667'240, 39.264},           {"vgg19_bn", 143'678'248, 39.264},
+        {"densenet169", 14'149'480, 6.720},       {"mobilenet_v3_small", 2'542'856, 0.113},
+        {"mobilenet_v3_large", 5'483'032, 0.433}, {"efficientnet_b0", 5'288'548, 0.772},
+        {"regnet_y_400mf", 4'344'144, 0.804},
     };
     for (auto& [name, params, gflop] : cases) {
         CAPTURE(name);
@@ -163,7 +165,8 @@ TEST_CASE("freezing takes the first N layers or prefixes, and says what it canno
 
 TEST_CASE("a model is a built-in name or a file, and another word lists the names") {
     CHECK_FAILS(model_text("resnet19"),
-                "alexnet, densenet121, densenet169, googlenet, mobilenet_v2, resnet101");
+                "alexnet, densenet121, densenet169, efficientnet_b0, googlenet, mobilenet_v2, "
+                "mobilenet_v3_large");
     CHECK_FAILS(model_text("restnet18"), "did you mean resnet18?");
     TempDir dir;
     CHECK_THROWS_AS(model_text(dir.path().string()), Error);

@@ -45,6 +45,19 @@ elu 0.7
 avgpool size 3 stride 1 pad 1
 |
 end
+excite
+avgpool 1
+conv2d e1 out 3 size 1
+silu
+conv2d e2 out 30 size 1
+hardsigmoid
+end
+hardswish
+excite
+avgpool 1
+linear e3 out 30
+sigmoid
+end
 avgpool 3x4
 branches
 flatten

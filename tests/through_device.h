@@ -107,13 +107,21 @@ class ThroughDevice final : public Backend {
         device_->batch_norm_eval_grad(c.in(y), c.in(dy), c.in(gamma, dy.C), c.in(var, dy.C), act,
                                       eps, c.out(dx), c.out(dresidual));
     }
-    void relu(Tensor x, Rectifier f) override {
+    void activate(Tensor x, Activation f) override {
         Call c(*this);
-        device_->relu(c.out(x), f);
+        device_->activate(c.out(x), f);
     }
-    void relu_grad(Tensor y, Tensor dy, Rectifier f) override {
+    void activate_grad(Tensor of, Tensor dy, Activation f) override {
         Call c(*this);
-        device_->relu_grad(c.in(y), c.out(dy), f);
+        device_->activate_grad(c.in(of), c.out(dy), f);
+    }
+    void scale_channels(Tensor x, Tensor s, Tensor y) override {
+        Call c(*this);
+        device_->scale_channels(c.in(x), c.in(s), c.out(y));
+    }
+    void scale_channels_grad(Tensor x, Tensor s, Tensor dy, Tensor dx, Tensor ds) override {
+        Call c(*this);
+        device_->scale_channels_grad(c.in(x), c.in(s), c.in(dy), c.out(dx), c.out(ds));
     }
     void copy_channels(Tensor to, Tensor from, int first, bool add) override {
         Call c(*this);

@@ -1,6 +1,7 @@
 // elementwise.cpp — one number in, one number out: bound by memory. Dropout draws the same random
 // numbers again in the backward pass, which costs less than storing a mask.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <type_traits>
 
@@ -27,57 +28,93 @@ void keep_some(T* v, const uint32_t* words, size_t count, float p, float scale) 
 
 // Calls f with the kind as a compile-time constant. A relu6 is a relu with an upper bound.
 template <class F>
-void with_kind(Rectifier rectifier, F&& f) {
-    using Kind = Rectifier::Kind;
+void with_kind(Activation rectifier, F&& f) {
+    using Kind = Activation::Kind;
     switch (rectifier.kind) {
         case Kind::kRelu:
         case Kind::kRelu6: return f(std::integral_constant<Kind, Kind::kRelu>());
         case Kind::kLeakyRelu: return f(std::integral_constant<Kind, Kind::kLeakyRelu>());
         case Kind::kElu: return f(std::integral_constant<Kind, Kind::kElu>());
+        case Kind::kSigmoid: return f(std::integral_constant<Kind, Kind::kSigmoid>());
+        case Kind::kHardSigmoid: return f(std::integral_constant<Kind, Kind::kHardSigmoid>());
+        case Kind::kSilu: return f(std::integral_constant<Kind, Kind::kSilu>());
+        case Kind::kHardSwish: return f(std::integral_constant<Kind, Kind::kHardSwish>());
     }
 }
-float end_of(Rectifier f) { return f.kind == Rectifier::kRelu6 ? 6 : INFINITY; }
+float end_of(Activation f) { return f.kind == Activation::kRelu6 ? 6 : INFINITY; }
 
-template <Rectifier::Kind kKind>
-float rectified(float x, float slope, float end) {
-    if constexpr (kKind == Rectifier::kLeakyRelu) return x < 0 ? slope * x : x;
-    if constexpr (kKind == Rectifier::kElu) return x < 0 ? slope * std::expm1(x) : x;
+// 1/(1 + e⁻ˣ), which the compiler vectorises, unlike std::exp. With n the integer next to −x/ln 2,
+// e⁻ˣ = 2ⁿ·eʳ and |r| <= ln 2 / 2, where Taylor's polynomial of degree 7 has the precision of a
+// float. ln 2 is the sum of two floats, the first with few digits, so that n·ln 2 is exact.
+float sigmoid(float x) {
+    const float z = x < -87 ? 87 : x > 87 ? -87 : -x;   // a NaN stays
+    const float shifted = z * 1.44269504f + 0x1.8p23f;  // n in the last bits
+    const float n = shifted - 0x1.8p23f;
+    const float r = (z - n * 0.693359375f) + n * 2.12194440e-4f;
+    float e = 1 / 5040.0f;
+    for (const float term : {720.0f, 120.0f, 24.0f, 6.0f, 2.0f, 1.0f, 1.0f}) e = e * r + 1 / term;
+    return 1 /
+           (1 + e * std::bit_cast<float>((std::bit_cast<uint32_t>(shifted) << 23) + 0x3F800000));
+}
+float hard_sigmoid(float x) {
+    const float y = x * (1 / 6.0f) + 0.5f;
+    return y < 0 ? 0.0f : y > 1 ? 1.0f : y;
+}
+
+template <Activation::Kind kKind>
+float activated(float x, float slope, float end) {
+    if constexpr (kKind == Activation::kLeakyRelu) return x < 0 ? slope * x : x;
+    if constexpr (kKind == Activation::kElu) return x < 0 ? slope * std::expm1(x) : x;
+    if constexpr (kKind == Activation::kSigmoid) return sigmoid(x);
+    if constexpr (kKind == Activation::kHardSigmoid) return hard_sigmoid(x);
+    if constexpr (kKind == Activation::kSilu) return x * sigmoid(x);
+    if constexpr (kKind == Activation::kHardSwish) return x * hard_sigmoid(x);
     x = x > end ? end : x;
     return x < 0 ? 0.0f : x;  // max() would turn a NaN into 0 and hide it
 }
-template <Rectifier::Kind kKind>
-float rectified_grad(float y, float dy, float slope, float end) {
-    if constexpr (kKind == Rectifier::kLeakyRelu) return y <= 0 ? slope * dy : dy;
-    if constexpr (kKind == Rectifier::kElu) return y <= 0 ? (y + slope) * dy : dy;
+// y: the output, or the input if Activation::needs_x().
+template <Activation::Kind kKind>
+float activated_grad(float y, float dy, float slope, float end) {
+    if constexpr (kKind == Activation::kLeakyRelu) return y <= 0 ? slope * dy : dy;
+    if constexpr (kKind == Activation::kElu) return y <= 0 ? (y + slope) * dy : dy;
+    if constexpr (kKind == Activation::kSigmoid) return dy * y * (1 - y);
+    if constexpr (kKind == Activation::kHardSigmoid)
+        return y <= 0 || y >= 1 ? 0.0f : dy * (1 / 6.0f);
+    if constexpr (kKind == Activation::kSilu) {
+        const float s = sigmoid(y);
+        return dy * s * (1 + y * (1 - s));
+    }
+    if constexpr (kKind == Activation::kHardSwish)
+        return y <= -3 ? 0.0f : y >= 3 ? dy : dy * (y * (1 / 3.0f) + 0.5f);
     dy = y >= end ? 0.0f : dy;
     return y <= 0 ? 0.0f : dy;
 }
 
 }  // namespace
 
-void CpuBackend::relu(Tensor x, Rectifier f) {
+void CpuBackend::activate(Tensor x, Activation f) {
     const float end = end_of(f);
     with_kind(f, [&](auto kind) {
         with_type(x.type, [&]<class T>(T) {
             T* v = elements<T>(x);
             cpu_.pool.for_ranges(x.elems(), kGrain, [&](size_t begin, size_t stop) {
-                for (size_t i = begin; i < stop; ++i) v[i] = rectified<kind()>(v[i], f.slope, end);
+                for (size_t i = begin; i < stop; ++i) v[i] = activated<kind()>(v[i], f.slope, end);
             });
         });
     });
 }
 
-void CpuBackend::relu_grad(Tensor y, Tensor dy, Rectifier f) {
-    check_same("y", y, "dy", dy);
+void CpuBackend::activate_grad(Tensor of, Tensor dy, Activation f) {
+    check_same("y", of, "dy", dy);
     const float end = end_of(f);
     with_kind(f, [&](auto kind) {
         with_type(dy.type, [&]<class T>(T) {
-            const T* from = elements<T>(y);
+            const T* from = elements<T>(of);
             T* to = elements<T>(dy);
             cpu_.pool.for_ranges(dy.elems(), kGrain, [&](size_t begin, size_t stop) {
                 for (size_t i = begin; i < stop; ++i) {
                     const float grad = to[i];  // an unconditional load: the loop is vectorised
-                    to[i] = rectified_grad<kind()>(from[i], grad, f.slope, end);
+                    to[i] = activated_grad<kind()>(from[i], grad, f.slope, end);
                 }
             });
         });
@@ -107,6 +144,51 @@ void CpuBackend::copy_channels(Tensor to, Tensor from, int first, bool add) {
                 cpu_.micro.passes(in).copy_rows(out + begin * to.C, to.C, in + begin * from.C,
                                                 from.C, int64_t(end - begin), channels, add);
             });
+    });
+}
+
+void CpuBackend::scale_channels(Tensor x, Tensor s, Tensor y) {
+    check_same("x", x, "y", y);
+    check_scales(x, s);
+    const size_t pixels = size_t(x.H) * x.W, C = x.C;
+    with_type(x.type, [&]<class T>(T) {
+        const T *from = elements<T>(x), *scales = elements<T>(s);
+        T* to = elements<T>(y);
+        cpu_.pool.for_ranges(x.N * pixels, kGrain / (C + 1) + 1, [&](size_t begin, size_t end) {
+            for (size_t pixel = begin; pixel < end; ++pixel)
+                for (size_t c = 0, n = pixel / pixels; c < C; ++c)
+                    to[pixel * C + c] = float(from[pixel * C + c]) * float(scales[n * C + c]);
+        });
+    });
+}
+
+void CpuBackend::scale_channels_grad(Tensor x, Tensor s, Tensor dy, Tensor dx, Tensor ds) {
+    check_same("x", x, "dy", dy);
+    check_same("x", x, "dx", dx);
+    check_scales(x, s);
+    check_scales(x, ds);
+    constexpr int kChannels = 64;  // of a task
+    const int stripes = (x.C + kChannels - 1) / kChannels;
+    const size_t pixels = size_t(x.H) * x.W, C = x.C;
+    with_type(x.type, [&]<class T>(T) {
+        cpu_.pool.for_each(x.N * stripes, [&](int task, int) {
+            const size_t n = task / stripes, first = size_t(task % stripes) * kChannels;
+            const size_t at = n * C + first, count = std::min<size_t>(kChannels, C - first);
+            float sums[kChannels] = {}, scales[kChannels];
+            std::copy_n(elements<T>(s) + at, count, scales);
+            for (size_t pixel = 0; pixel < pixels; ++pixel) {
+                const size_t skip = (n * pixels + pixel) * C + first;
+                const T *v = elements<T>(x) + skip, *grad = elements<T>(dy) + skip;
+                T* to = elements<T>(dx) + skip;
+#pragma GCC ivdep
+                for (size_t c = 0; c < count; ++c) {
+                    const float g = grad[c];
+                    sums[c] += g * float(v[c]);
+                    to[c] = g * scales[c];
+                }
+            }
+            std::copy_n(sums, count, elements<T>(ds) + at);
+        });
     });
 }
 

@@ -2,8 +2,10 @@
 //
 // clang-format off
 //                                              bytes per number   of bf16
-//   relu            x = max(0, x), or as Relu         8              4
-//   relu_grad       dy = y > 0 ? dy : 0              12              6
+//   activate        x = max(0, x), or as Activate     8              4
+//   activate_grad   dy = y > 0 ? dy : 0              12              6
+//   scale_channels  y = x·s of the image              8              4
+//   …_grad          dx = dy·s, ds = Σ dy·x           12              6
 //   add             x += y                           12              6
 //   copy_channels   y = x, or y += x              8, 12           4, 6     of the narrower tensor
 //   copy            y = x, rounded                                   6     between float and bf16
@@ -14,9 +16,10 @@
 //           eight bf16, and then those that are a whole grid further: a warp reads 512 neighbouring
 //           bytes at a time. Dropout goes number by number.
 //   bound   by memory, all of them.
-//   order   nothing is summed.
+//   order   ds: the pixels of a thread, then the threads of a channel (moments.cuh).
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/moments.cuh"
 #include "kernels/cuda/pixel.cuh"
 #include "kernels/shapes.h"
 #include "src/base/random.h"
@@ -25,25 +28,41 @@ namespace convoy::CONVOY_DEVICE {
 
 namespace {
 
-struct Relu {
-    Rectifier f;
-    // In this form a NaN stays a NaN, and is noticed.
+__device__ float sigmoid(float x) { return 1 / (1 + expf(-x)); }
+// max() and min() would turn a NaN into a number, and hide it.
+__device__ float clamped(float x, float most) { return x < 0 ? 0.0f : x > most ? most : x; }
+
+struct Activate {
+    Activation f;
     __device__ float operator()(float x, float) const {
-        if (x < 0)
-            return f.kind == Rectifier::kLeakyRelu ? f.slope * x
-                   : f.kind == Rectifier::kElu     ? f.slope * expm1f(x)
-                                                   : 0.0f;
-        return f.kind == Rectifier::kRelu6 && x > 6 ? 6.0f : x;
+        switch (f.kind) {
+            case Activation::kRelu: return x < 0 ? 0.0f : x;
+            case Activation::kRelu6: return clamped(x, 6);
+            case Activation::kLeakyRelu: return x < 0 ? f.slope * x : x;
+            case Activation::kElu: return x < 0 ? f.slope * expm1f(x) : x;
+            case Activation::kSigmoid: return sigmoid(x);
+            case Activation::kHardSigmoid: return clamped(x / 6 + 0.5f, 1);
+            case Activation::kSilu: return x * sigmoid(x);
+            case Activation::kHardSwish: return x * clamped(x / 6 + 0.5f, 1);
+        }
+        return x;
     }
 };
-struct ReluGrad {
-    Rectifier f;
+struct ActivateGrad {
+    Activation f;
+    // y: x if f.needs_x().
     __device__ float operator()(float dy, float y) const {
-        if (y <= 0)
-            return f.kind == Rectifier::kLeakyRelu ? f.slope * dy
-                   : f.kind == Rectifier::kElu     ? (y + f.slope) * dy
-                                                   : 0.0f;
-        return f.kind == Rectifier::kRelu6 && y >= 6 ? 0.0f : dy;
+        switch (f.kind) {
+            case Activation::kRelu: return y <= 0 ? 0.0f : dy;
+            case Activation::kRelu6: return y <= 0 || y >= 6 ? 0.0f : dy;
+            case Activation::kLeakyRelu: return y <= 0 ? f.slope * dy : dy;
+            case Activation::kElu: return y <= 0 ? (y + f.slope) * dy : dy;
+            case Activation::kSigmoid: return dy * y * (1 - y);
+            case Activation::kHardSigmoid: return y <= 0 || y >= 1 ? 0.0f : dy / 6;
+            case Activation::kSilu: return dy * sigmoid(y) * (1 + y * (1 - sigmoid(y)));
+            case Activation::kHardSwish: return y <= -3 ? 0.0f : y >= 3 ? dy : dy * (y / 3 + 0.5f);
+        }
+        return dy;
     }
 };
 struct Add {
@@ -81,6 +100,42 @@ __global__ void copy_channels_kernel(T* to, int to_C, const T* from, int from_C,
         for (int e = 0; e < kWide; ++e) v[e] = add ? sum[e] + v[e] : v[e];
         store_pack(to + row * to_C + c, v);
     }
+}
+
+// Image blockIdx.y: y = x·s.
+template <class T, int kWide>
+__global__ void scale_channels_kernel(const T* x, const T* s, int pixels, int C, T* y) {
+    const int c = first_channel<kWide>();
+    if (c >= C) return;
+    float scales[kWide], v[kWide];
+    load_pack(scales, s + size_t(blockIdx.y) * C + c);
+    for (int pixel = threadIdx.y; pixel < pixels; pixel += blockDim.y) {
+        const size_t at = (size_t(blockIdx.y) * pixels + pixel) * C + c;
+        load_pack(v, x + at);
+#pragma unroll
+        for (int e = 0; e < kWide; ++e) v[e] *= scales[e];
+        store_pack(y + at, v);
+    }
+}
+
+// Image blockIdx.y: dx = dy·s, ds = Σ dy·x.
+template <class T, int kWide>
+__global__ void scale_channels_grad_kernel(const T* x, const T* s, const T* dy, int pixels, int C,
+                                           T* dx, T* ds) {
+    const int c = first_channel<kWide>();
+    const size_t image = size_t(blockIdx.y) * C + c;
+    float sums[kWide] = {}, scales[kWide], v[kWide], grad[kWide];
+    if (c < C) load_pack(scales, s + image);
+    for (int pixel = threadIdx.y; pixel < pixels && c < C; pixel += blockDim.y) {
+        const size_t at = (size_t(blockIdx.y) * pixels + pixel) * C + c;
+        load_pack(v, x + at);
+        load_pack(grad, dy + at);
+#pragma unroll
+        for (int e = 0; e < kWide; ++e) sums[e] += grad[e] * v[e], grad[e] *= scales[e];
+        store_pack(dx + at, grad);
+    }
+    add_columns(sums);
+    if (threadIdx.y == 0 && c < C) store_pack(ds + image, sums);
 }
 
 // to = from, n numbers.
@@ -135,11 +190,39 @@ void CudaBackend::map(Tensor x, Tensor y, F f) {
     });
 }
 
-void CudaBackend::relu(Tensor x, Rectifier f) { map(x, x, Relu{f}); }
+void CudaBackend::activate(Tensor x, Activation f) { map(x, x, Activate{f}); }
 
-void CudaBackend::relu_grad(Tensor y, Tensor dy, Rectifier f) {
-    check_same("y", y, "dy", dy);
-    map(dy, y, ReluGrad{f});
+void CudaBackend::activate_grad(Tensor of, Tensor dy, Activation f) {
+    check_same("y", of, "dy", dy);
+    map(dy, of, ActivateGrad{f});
+}
+
+void CudaBackend::scale_channels(Tensor x, Tensor s, Tensor y) {
+    check_same("x", x, "y", y);
+    check_scales(x, s);
+    if (x.elems() == 0) return;
+    with_columns({x, s, y}, unsigned(x.N), [&](auto type, auto wide, dim3 grid, dim3 block) {
+        using T = decltype(type);
+        scale_channels_kernel<T, wide()><<<grid, block, 0, stream_>>>(
+            elements<T>(x), elements<T>(s), x.H * x.W, x.C, elements<T>(y));
+        CUDA_LAUNCHED();
+    });
+}
+
+void CudaBackend::scale_channels_grad(Tensor x, Tensor s, Tensor dy, Tensor dx, Tensor ds) {
+    check_same("x", x, "dy", dy);
+    check_same("x", x, "dx", dx);
+    check_scales(x, s);
+    check_scales(x, ds);
+    if (x.elems() == 0) return;
+    const std::initializer_list<Tensor> all = {x, s, dy, dx, ds};
+    with_columns(all, unsigned(x.N), [&](auto type, auto wide, dim3 grid, dim3 block) {
+        using T = decltype(type);
+        scale_channels_grad_kernel<T, wide()>
+            <<<grid, block, 0, stream_>>>(elements<T>(x), elements<T>(s), elements<T>(dy),
+                                          x.H * x.W, x.C, elements<T>(dx), elements<T>(ds));
+        CUDA_LAUNCHED();
+    });
 }
 
 void CudaBackend::copy_channels(Tensor to, Tensor from, int first, bool add) {

@@ -122,11 +122,20 @@ class OpBackend : public Backend {
              [&] { to_.batch_norm_eval_grad(y, dy, gamma, var, act, eps, dx, dresidual); });
     }
 
-    void relu(Tensor x, Rectifier f) override {
-        call({"relu", x.shape().text(), bytes({x, x})}, [&] { to_.relu(x, f); });
+    void activate(Tensor x, Activation f) override {
+        call({"activate", x.shape().text(), bytes({x, x})}, [&] { to_.activate(x, f); });
     }
-    void relu_grad(Tensor y, Tensor dy, Rectifier f) override {
-        call({"relu_grad", y.shape().text(), bytes({y, dy, dy})}, [&] { to_.relu_grad(y, dy, f); });
+    void activate_grad(Tensor y, Tensor dy, Activation f) override {
+        call({"activate_grad", y.shape().text(), bytes({y, dy, dy})},
+             [&] { to_.activate_grad(y, dy, f); });
+    }
+    void scale_channels(Tensor x, Tensor s, Tensor y) override {
+        call({"scale_channels", x.shape().text(), bytes({x, s, y})},
+             [&] { to_.scale_channels(x, s, y); });
+    }
+    void scale_channels_grad(Tensor x, Tensor s, Tensor dy, Tensor dx, Tensor ds) override {
+        call({"scale_channels_grad", x.shape().text(), bytes({x, s, dy, dx, ds})},
+             [&] { to_.scale_channels_grad(x, s, dy, dx, ds); });
     }
     void add(Tensor x, Tensor y) override {
         call({"add", x.shape().text(), bytes({x, x, y})}, [&] { to_.add(x, y); });

@@ -177,6 +177,32 @@ void relu6(const LayerText&, Graph& graph) {
     graph.add("Clip", {graph.value, low, high});
 }
 
+void excite(const LayerText& layer, Graph& graph) {
+    const std::string x = graph.value;
+    const auto [H, W] = std::pair(graph.H, graph.W);
+    graph.add_layers(layer.branches[0]);
+    const std::string factors = std::exchange(graph.value, x);
+    // Factors N×C, of a linear layer, are broadcast to H×W×N×C.
+    const bool turns = std::exchange(graph.is_row, false);
+    const auto turn = [&] {
+        if (turns) graph.add("Transpose", {graph.value}, {attribute("perm", {2, 3, 0, 1})});
+    };
+    turn();
+    graph.add("Mul", {graph.value, factors});
+    turn();
+    graph.H = H, graph.W = W;
+}
+
+void silu(const LayerText&, Graph& graph) {
+    const std::string x = graph.value;
+    graph.add("Sigmoid", {x});
+    graph.add("Mul", {x, graph.value});
+}
+
+void hard_sigmoid(const LayerText&, Graph& graph) {
+    graph.add("HardSigmoid", {graph.value}, {attribute("alpha", 1 / 6.0f)});
+}
+
 struct Form {
     const char* kind;  // of LayerText
     void (*add)(const LayerText& layer, Graph& graph);
@@ -188,7 +214,10 @@ constexpr Form kForms[] = {
     {"conv2d", conv2d},
     {"dropout", [](const LayerText&, Graph&) {}},
     {"elu", [](const LayerText& layer, Graph& graph) { graph.add_bent("Elu", layer); }},
+    {"excite", excite},
     {"flatten", [](const LayerText&, Graph& graph) { graph.make_row(); }},
+    {"hardsigmoid", hard_sigmoid},
+    {"hardswish", [](const LayerText&, Graph& graph) { graph.add("HardSwish", {graph.value}); }},
     {"leaky_relu",
      [](const LayerText& layer, Graph& graph) { graph.add_bent("LeakyRelu", layer); }},
     {"linear", linear},
@@ -196,6 +225,8 @@ constexpr Form kForms[] = {
     {"relu", [](const LayerText&, Graph& graph) { graph.add("Relu", {graph.value}); }},
     {"relu6", relu6},
     {"residual", residual},
+    {"sigmoid", [](const LayerText&, Graph& graph) { graph.add("Sigmoid", {graph.value}); }},
+    {"silu", silu},
 };
 
 const Form* find_form(const std::string& kind) {

@@ -229,7 +229,8 @@ class Parser {
         line.expect_end("input");
         model.layers = parse_layers(0);
         if (at_ < lines_.size())
-            lines_[at_].error(shown(first_word()), " without a 'residual' or 'branches' before it");
+            lines_[at_].error(shown(first_word()),
+                              " without a 'residual', 'branches' or 'excite' before it");
         return model;
     }
 
@@ -254,14 +255,14 @@ class Parser {
         if (depth > kMaxDepth)
             start.error("residuals and branches are nested more than ", kMaxDepth, " deep");
         block.branches.push_back(parse_layers(depth));
-        while (take_mark(mark)) block.branches.push_back(parse_layers(depth));
+        while (!mark.empty() && take_mark(mark)) block.branches.push_back(parse_layers(depth));
+        if (mark != kBranches.mark && block.branches[0].empty())
+            start.error(name, " has no layers; expected at least one");
         if (block.kind == kResidual.name) {
-            if (block.branches[0].empty())
-                start.error("'residual' has no layers; expected at least one");
             if (block.branches.size() > 1 && block.branches[1].empty())
                 start.error("'shortcut' has no layers; remove it to add the input");
             if (block.branches.size() > 2) start.error("'shortcut' is given twice");
-        } else if (block.branches.size() < 2) {
+        } else if (mark == kBranches.mark && block.branches.size() < 2) {
             start.error(name, " has one branch; expected '|' and another branch");
         }
         if (at_ == lines_.size()) start.error(name, " has no 'end'");

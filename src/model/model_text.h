@@ -12,11 +12,14 @@
 //   dropout P                                   0 <= P < 1
 //   relu, relu6                                 max(0, x), at most 6
 //   leaky_relu A, elu A                         x < 0: A·x, A·(eˣ − 1)
+//   sigmoid, silu                               1/(1 + e⁻ˣ), x·sigmoid(x)
+//   hardsigmoid, hardswish                      x/6 + 1/2 from 0 to 1, x·hardsigmoid(x)
 //   flatten                                     before a linear layer, unless there is one pixel
 //   residual NAME [relu yes|no] … [shortcut …] end    relu(first layers + shortcut); without
 //                                               shortcut + input; names get the prefix "NAME."
 //   branches … | … [| …] end                    the outputs of all branches, concatenated along the
 //                                               channels; a branch without layers is the input
+//   excite … end                                the input, its channels times the block's output
 //
 //   COUNT  output channels, or "classes": the number of classes, which the last layer must have
 //   W      N or RxC (rows x columns): size 3, size 3x5
@@ -58,7 +61,7 @@ struct LayerText {
     float eps = 1e-5f;          // of batchnorm
     float number = 0;           // P, or A
     int rows = 0, columns = 0;  // W directly after the kind; else 0
-    // Of branches; of residual: its layers and, if it has one, its shortcut.
+    // Of branches and excite; of residual: its layers and, if it has one, its shortcut.
     std::vector<std::vector<LayerText>> branches;
 };
 

@@ -143,6 +143,111 @@ std::string mobilenet_v2() {
            "avgpool 1\ndropout 0.2\nlinear classifier.1 out classes init 0.01\n";
 }
 
+// Hu, Shen, Sun, "Squeeze-and-Excitation Networks" (2018), of `channels`.
+std::string excite(const std::string& at, int channels, int squeezed, const char* act,
+                   const char* gate) {
+    return cat("  excite\n    avgpool 1\n    conv2d ", at, "fc1 out ", squeezed, " size 1\n    ",
+               act, "\n    conv2d ", at, "fc2 out ", channels, " size 1\n    ", gate, "\n  end\n");
+}
+
+// The block of MobileNetV2 with squeeze-and-excitation in it, as of MobileNetV3 and EfficientNet.
+struct Inverted {
+    int in, size, wide, out, squeezed, stride;  // squeezed 0: no squeeze-and-excitation
+    const char *act, *squeeze_act, *gate, *eps;
+};
+std::string conv_norm_act(const std::string& at, int out, const std::string& window,
+                          const std::string& eps, const std::string& act) {
+    return cat("  conv2d ", at, ".0 out ", out, window, " bias no\n  batchnorm ", at, ".1", eps,
+               "\n", act.empty() ? "" : cat("  ", act, "\n"));
+}
+std::string inverted(const std::string& name, const Inverted& b) {
+    const bool adds = b.stride == 1 && b.in == b.out;
+    std::string text = adds ? cat("residual ", name, " relu no\n") : "";
+    const std::string at = adds ? "block." : name + ".block.";
+    int part = 0;
+    if (b.wide != b.in) text += conv_norm_act(cat(at, part++), b.wide, " size 1", b.eps, b.act);
+    text += conv_norm_act(
+        cat(at, part++), b.wide,
+        cat(" size ", b.size, " stride ", b.stride, " pad ", b.size / 2, " groups ", b.wide), b.eps,
+        b.act);
+    if (b.squeezed) text += excite(cat(at, part++, "."), b.wide, b.squeezed, b.squeeze_act, b.gate);
+    text += conv_norm_act(cat(at, part), b.out, " size 1", b.eps, "");
+    return text + (adds ? "end\n" : "");
+}
+
+// Howard et al., "Searching for MobileNetV3" (2019).
+struct MobileBlock {
+    int size, wide, out;
+    bool squeezes;
+    const char* act;
+    int stride;
+};
+std::string mobilenet_v3(const std::vector<MobileBlock>& blocks, int last) {
+    const std::string eps = " eps 0.001";
+    std::string text =
+        "input 224\n" + conv_norm_act("features.0", 16, " size 3 stride 2 pad 1", eps, "hardswish");
+    int in = 16, index = 0;
+    for (const MobileBlock& b : blocks) {
+        int squeezed = std::max(8, (b.wide / 4 + 4) / 8 * 8);  // a multiple of 8, rounded
+        if (10 * squeezed < 9 * (b.wide / 4)) squeezed += 8;
+        text += inverted(cat("features.", ++index),
+                         {in, b.size, b.wide, b.out, b.squeezes ? squeezed : 0, b.stride, b.act,
+                          "relu", "hardsigmoid", eps.c_str()});
+        in = b.out;
+    }
+    return text + conv_norm_act(cat("features.", index + 1), 6 * in, " size 1", eps, "hardswish") +
+           cat("avgpool 1\nlinear classifier.0 out ", last, " init 0.01\nhardswish\ndropout 0.2\n",
+               "linear classifier.3 out classes init 0.01\n");
+}
+
+// Tan, Le, "EfficientNet" (2019), without its stochastic depth.
+std::string efficientnet_b0() {
+    std::string text =
+        "input 224\n" + conv_norm_act("features.0", 32, " size 3 stride 2 pad 1", "", "silu");
+    struct {
+        int widen, size, stride, out, blocks;
+    } stages[] = {{1, 3, 1, 16, 1},  {6, 3, 2, 24, 2},  {6, 5, 2, 40, 2}, {6, 3, 2, 80, 3},
+                  {6, 5, 1, 112, 3}, {6, 5, 2, 192, 4}, {6, 3, 1, 320, 1}};
+    int in = 32, index = 0;
+    for (const auto& stage : stages) {
+        ++index;
+        for (int block = 0; block < stage.blocks; ++block, in = stage.out)
+            text += inverted(cat("features.", index, ".", block),
+                             {in, stage.size, stage.widen * in, stage.out, in / 4,
+                              block == 0 ? stage.stride : 1, "silu", "silu", "sigmoid", ""});
+    }
+    return text + conv_norm_act("features.8", 1280, " size 1", "", "silu") +
+           "avgpool 1\ndropout 0.2\nlinear classifier.1 out classes\n";
+}
+
+// Radosavovic, Kosaraju, Girshick, He, Dollár, "Designing Network Design Spaces" (2020). A group
+// has 8 channels.
+std::string regnet_y_400mf() {
+    std::string text =
+        "input 224\n" + conv_norm_act("stem", 32, " size 3 stride 2 pad 1", "", "relu");
+    struct {
+        int out, blocks;
+    } stages[] = {{48, 1}, {104, 3}, {208, 6}, {440, 6}};
+    int in = 32, index = 0;
+    for (const auto& [out, blocks] : stages) {
+        ++index;
+        for (int block = 0; block < blocks; ++block, in = out) {
+            const int stride = block == 0 ? 2 : 1;
+            text +=
+                cat("residual trunk_output.block", index, ".block", index, "-", block, "\n") +
+                conv_norm_act("f.a", out, " size 1", "", "relu") +
+                conv_norm_act("f.b", out, cat(" size 3 stride ", stride, " pad 1 groups ", out / 8),
+                              "", "relu") +
+                excite("f.se.", out, (in + 2) / 4, "relu", "sigmoid") +
+                conv_norm_act("f.c", out, " size 1", "", "");
+            if (block == 0)
+                text += "shortcut\n" + conv_norm_act("proj", out, " size 1 stride 2", "", "");
+            text += "end\n";
+        }
+    }
+    return text + "avgpool 1\nlinear fc out classes init 0.01\n";
+}
+
 // Iandola, Han, Moskewicz, Ashraf, Dally, Keutzer, "SqueezeNet" (2016), release 1.1. torchvision's
 // start values have the same deviations, but are uniform.
 std::string squeezenet1_1() {
@@ -270,6 +375,36 @@ const std::map<std::string, std::string>& built_in() {
         {"resnext50_32x4d", resnet({3, 4, 6, 3}, true, 128, 32)},
         {"wide_resnet50_2", resnet({3, 4, 6, 3}, true, 128)},
         {"mobilenet_v2", mobilenet_v2()},
+        {"mobilenet_v3_small", mobilenet_v3({{3, 16, 16, true, "relu", 2},
+                                             {3, 72, 24, false, "relu", 2},
+                                             {3, 88, 24, false, "relu", 1},
+                                             {5, 96, 40, true, "hardswish", 2},
+                                             {5, 240, 40, true, "hardswish", 1},
+                                             {5, 240, 40, true, "hardswish", 1},
+                                             {5, 120, 48, true, "hardswish", 1},
+                                             {5, 144, 48, true, "hardswish", 1},
+                                             {5, 288, 96, true, "hardswish", 2},
+                                             {5, 576, 96, true, "hardswish", 1},
+                                             {5, 576, 96, true, "hardswish", 1}},
+                                            1024)},
+        {"mobilenet_v3_large", mobilenet_v3({{3, 16, 16, false, "relu", 1},
+                                             {3, 64, 24, false, "relu", 2},
+                                             {3, 72, 24, false, "relu", 1},
+                                             {5, 72, 40, true, "relu", 2},
+                                             {5, 120, 40, true, "relu", 1},
+                                             {5, 120, 40, true, "relu", 1},
+                                             {3, 240, 80, false, "hardswish", 2},
+                                             {3, 200, 80, false, "hardswish", 1},
+                                             {3, 184, 80, false, "hardswish", 1},
+                                             {3, 184, 80, false, "hardswish", 1},
+                                             {3, 480, 112, true, "hardswish", 1},
+                                             {3, 672, 112, true, "hardswish", 1},
+                                             {5, 672, 160, true, "hardswish", 2},
+                                             {5, 960, 160, true, "hardswish", 1},
+                                             {5, 960, 160, true, "hardswish", 1}},
+                                            1280)},
+        {"efficientnet_b0", efficientnet_b0()},
+        {"regnet_y_400mf", regnet_y_400mf()},
         {"squeezenet1_1", squeezenet1_1()},
         {"densenet121", densenet({6, 12, 24, 16})},
         {"densenet169", densenet({6, 12, 32, 32})},

@@ -38,7 +38,7 @@ BatchNorm::BatchNorm(const LayerText& text, const Fusion& fusion, Builder& build
       var_(add(text, "running_var", 1, true, builder)),
       relu_{fusion.relu || fusion.relu6,
             fusion.dy_is_masked,
-            {fusion.relu6 ? Rectifier::kRelu6 : Rectifier::kRelu}},
+            {fusion.relu6 ? Activation::kRelu6 : Activation::kRelu}},
       has_addend_(fusion.addend),
       eps_(text.eps),
       statistics_(mean_, eps_),

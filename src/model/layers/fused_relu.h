@@ -11,17 +11,19 @@ namespace convoy {
 struct FusedRelu {
     bool on = false;
     bool dy_is_masked = false;  // by the reader of y
-    Rectifier f = {};           // batch norm also fuses kRelu6; others are never fused
+    Activation f = {};          // batch norm also fuses kRelu6; others are never fused
 
     bool needs_grad() const { return on && !dy_is_masked; }
     Keep keep(bool training) const {
         if (!training || !needs_grad()) return Keep::kNothing;
-        return f.kind == Rectifier::kRelu ? Keep::kSign : Keep::kValues;
+        return f.needs_x()                   ? Keep::kNothing
+               : f.kind == Activation::kRelu ? Keep::kSign
+                                             : Keep::kValues;
     }
 
     // For the calls of batch norm: forward; backward, where dy is not masked yet.
     Clamp clamp() const {
-        return on && f.kind == Rectifier::kRelu6 ? Clamp::at(6) : Clamp(bool(on));
+        return on && f.kind == Activation::kRelu6 ? Clamp::at(6) : Clamp(bool(on));
     }
     Clamp grad_clamp() const { return needs_grad() ? clamp() : Clamp(); }
 
@@ -38,7 +40,7 @@ struct FusedRelu {
             backend.copy(copy.first(dy.N), dy);
             dy = copy.first(dy.N);
         }
-        backend.relu_grad(y, dy, f);
+        backend.activate_grad(y, dy, f);
         return dy;
     }
 

@@ -14,7 +14,8 @@ struct LayerKind {
     const char* may = "";    // other options, "stride pad"
     std::unique_ptr<Layer> (*make)(const LayerText&, const Fusion&, Builder&);  // make_layer<…>
 
-    const char* mark = nullptr;   // for a block that ends with "end": the separator of its branches
+    // For a block that ends with "end": the separator of its branches; "" if it has only one.
+    const char* mark = nullptr;
     bool stride_is_size = false;  // default of stride (else 1)
     bool takes_relu = false;      // Fusion::relu
     bool masks_dx = false;        // Fusion::mask_dx
@@ -27,12 +28,14 @@ std::unique_ptr<Layer> make_layer(const LayerText& text, const Fusion& fusion, B
     return std::make_unique<L>(text, fusion, builder);
 }
 
-extern const LayerKind kAvgPool, kBatchNorm, kBranches, kConv2d, kDropout, kElu, kFlatten,
-    kLeakyRelu, kLinear, kMaxPool, kRelu, kRelu6, kResidual;
+extern const LayerKind kAvgPool, kBatchNorm, kBranches, kConv2d, kDropout, kElu, kExcite, kFlatten,
+    kHardSigmoid, kHardSwish, kLeakyRelu, kLinear, kMaxPool, kRelu, kRelu6, kResidual, kSigmoid,
+    kSilu;
 
 inline constexpr const LayerKind* kLayerKinds[] = {
-    &kAvgPool,   &kBatchNorm, &kBranches, &kConv2d, &kDropout, &kElu,      &kFlatten,
-    &kLeakyRelu, &kLinear,    &kMaxPool,  &kRelu,   &kRelu6,   &kResidual,
+    &kAvgPool, &kBatchNorm, &kBranches,    &kConv2d,    &kDropout,   &kElu,
+    &kExcite,  &kFlatten,   &kHardSigmoid, &kHardSwish, &kLeakyRelu, &kLinear,
+    &kMaxPool, &kRelu,      &kRelu6,       &kResidual,  &kSigmoid,   &kSilu,
 };
 
 // Null if the kind does not exist.

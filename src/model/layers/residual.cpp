@@ -88,7 +88,7 @@ class Residual final : public Layer {
         y_ = y_value_.first(x.N);
         if (y_.data != main.data) backend_.copy(y_, main);
         backend_.add(y_, addend);
-        if (relu_.on) backend_.relu(y_);
+        if (relu_.on) backend_.activate(y_);
         return y_;
     }
 
