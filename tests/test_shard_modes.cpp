@@ -9,7 +9,6 @@
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/train/input.h"
-#include "tests/net_support.h"
 #include "tests/process.h"
 
 using namespace convoy;
