@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <set>
 #include <tuple>
@@ -12,11 +11,8 @@
 
 #include "data/generated.h"
 #include "data/listing.h"
-#include "data/order.h"
-#include "data/pipe_source.h"
 #include "data/shard_source.h"
 #include "src/base/check.h"
-#include "src/base/number.h"
 #include "src/base/random.h"
 #include "src/base/text.h"
 
@@ -155,51 +151,8 @@ SourcePtr open_validation(const Listing& listing, const Names& known, const Name
 
 }  // namespace
 
-// Opens sets that come through pipes. Only the options say what they contain.
-static DataSet open_pipes(const DataOptions& options, Log& log) {
-    if (options.samples < 1)
-        fail("'", options.train,
-             "' is a pipe: set CONVOY_SAMPLES=N to the number of samples per epoch");
-    if (options.val_split != 0) fail("--val-split cannot hold back a part of a pipe: give --val");
-    Names classes = options.classes;
-    if (classes.size() == 1 && classes[0].find_first_not_of("0123456789") == std::string::npos) {
-        const int count = classes[0].size() < 8 ? to_number<int>(classes[0]).value_or(0) : 0;
-        classes.clear();
-        for (int k = 0; k < count; ++k) classes.push_back(cat(k));
-    }
-    if (classes.size() < 2)
-        fail("'", options.train,
-             "' is a pipe: name its classes by --classes a,b,c, or give their number if they are "
-             "numbers");
-    const auto open = [&](const std::string& name, int64_t samples, uint64_t window) {
-        return std::make_shared<PipeSource>(
-            PipeSource::Options{name, samples, window, classes, options.label_offset, options.stop},
-            log);
-    };
-    DataSet set;
-    const uint64_t window = options.window > 0 ? options.window : kPipeWindow;
-    set.train = open(options.train, options.samples, window);
-    if (is_pipe(options.val)) {
-        if (options.val_samples < 1)
-            fail("'", options.val,
-                 "' is a pipe: set CONVOY_SAMPLES=N:M, where M is its number of samples");
-        set.val = open(options.val, options.val_samples, 1);
-    } else if (!options.val.empty()) {
-        DataOptions there = options;
-        there.train = options.val;
-        set.val = open_for_classes(there, classes, log);
-    }
-    set.description =
-        cat("pipe ", options.train, ": ", classes.size(), " classes, ", options.samples,
-            " images an epoch, shuffled among ", window,
-            set.val ? cat("; ", set.val->size(), " for validation (", options.val, ")")
-                    : "; none for validation");
-    return set;
-}
-
 DataSet open_data(const DataOptions& options, Log& log) {
     if (options.train.empty()) return open_generated(options);
-    if (is_pipe(options.train)) return open_pipes(options, log);
     const Remote remote = remote_of(options, log);
     Places places = find_places(options.train, remote);
     if (options.label_offset != 0 && places.train.shards.empty() && !places.train.is_list)
@@ -267,8 +220,6 @@ DataSet open_data(const DataOptions& options, Log& log) {
 }
 
 SourcePtr open_for_classes(const DataOptions& options, const Names& classes, Log& log) {
-    if (is_pipe(options.train))
-        fail("'", options.train, "' is a pipe, which only training reads: name files or shards");
     const Remote remote = remote_of(options, log);
     const Places places = find_places(options.train, remote);
     const Place& place = places.val.is_none() ? places.train : places.val;
@@ -299,7 +250,6 @@ std::vector<SourcePtr> open_images(const std::vector<std::string>& paths,
             tell_left_out(path, left_out, log);
             return;
         }
-        if (is_pipe(path)) fail("'", path, "' is a pipe, which only training reads: name files");
         end_files();
         const Places places = find_places(path, remote);
         const Place& place = places.train;

@@ -25,8 +25,6 @@ struct DataOptions {
     std::string train = {};  // folder, shards or list of files (README.md); "": the generated set
     std::string val = {};    // the validation set, or ""
     float val_split = 0;     // part of each class held back for validation; needs val = ""
-    int64_t samples = 0, val_samples = 0;   // per epoch, of data that comes through a pipe
-    uint64_t window = 0;                    // of the order; 0: the default of pipes
     std::vector<std::string> classes = {};  // keep only these, in this order; empty: all, sorted
     bool part = false;         // other ranks have the rest of the set: classes may be missing
     int generated = 3000;      // images of the generated set; a sixth of them for validation
@@ -36,7 +34,7 @@ struct DataOptions {
     uint64_t cache_bytes = 10ull << 30;  // of remote shards that it may hold
     int threads = 1;                     // that scan shards
     bool tell_faults = true;             // log the first damaged records
-    std::function<int()> stop = {};      // if it returns other than 0, waiting for a pipe ends
+    std::function<int()> stop = {};      // if it returns other than 0, the search for images ends
 };
 
 // Throws Error: there is nothing, only one class, an unknown name of a class, a validation class

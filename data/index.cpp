@@ -292,7 +292,7 @@ ShardIndex scan_shard(const StoragePtr& storage, ShardFormat format,
             if (++index.fault_count <= kMaxFaults) index.faults.push_back({offset, why});
         },
         [&](const std::string& what, uint64_t count) { index.left_out[what] += count; }};
-    StorageStream stream(storage);
+    ByteStream stream(storage);
     scan_records(format, stream, findings, idx_labels);
     index.offsets.shrink_to_fit(), index.lengths.shrink_to_fit();
     index.checksums.shrink_to_fit(), index.label_of.shrink_to_fit();

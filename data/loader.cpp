@@ -81,9 +81,6 @@ void Loader::start(uint32_t epoch, int64_t consumed) {
     ready_.wait(lock, [&] { return busy_ == 0; });
     for (Slot& slot : slots_) slot.state = State::free;
     failure_ = nullptr;
-    lock.unlock();
-    source_->begin_epoch();
-    lock.lock();
     epoch_ = epoch, consumed_ = consumed;
     opened_ = taken_ = 0;
     if (options_.training)
@@ -147,7 +144,6 @@ void Loader::decode_rows(Track* track) {
 
         std::string reason;
         std::exception_ptr error;
-        bool missing = false;
         std::optional<LargeImage> large(std::in_place);
         try {
             const Span span(track, kTraceDecode, int64_t(slot->batch.samples[row]));
@@ -155,8 +151,6 @@ void Loader::decode_rows(Track* track) {
                 buffers.reset(new Buffers{.decoder = Decoder(how_.size.C, options_.max_pixels)});
             reason = image_fault(*source_, slot->batch.samples[row] - uint64_t(first_sample_),
                                  [&] { make_row(*buffers, *slot, row); });
-        } catch (const NoSample&) {
-            missing = true;
         } catch (...) {
             error = std::current_exception();
         }
@@ -164,8 +158,7 @@ void Loader::decode_rows(Track* track) {
         large.reset();
 
         lock.lock();
-        slot->good[row] = reason.empty() && !missing;
-        slot->missing += missing;
+        slot->good[row] = reason.empty();
         // Another rank reports the partner of row 0.
         if (!reason.empty() && int(row) < slot->batch.wanted &&
             bad_samples_.insert(slot->batch.samples[row]).second)
@@ -244,7 +237,7 @@ void Loader::open_step(Slot& slot) {
         source_->pass(place_of(slice(done)));
     const size_t n = size_t(step.own.size()), rows = size_t(this->rows(step));
     slot.state = State::filling;
-    slot.claimed = slot.done = slot.missing = 0;
+    slot.claimed = slot.done = 0;
     slot.good.assign(rows, 0);
     Batch& batch = slot.batch;
     batch.wanted = int(n), batch.global_wanted = step.size, batch.number = ++batches_;
@@ -318,7 +311,6 @@ void Loader::finish(Slot& slot) {
     keep_good(batch.labels), keep_good(batch.samples), keep_good(batch.positions);
     if (how_.changes.mix()) keep_good(batch.second_labels), keep_good(batch.first_parts);
     batch.n = int(batch.labels.size());
-    batch.wanted -= slot.missing;
     slot.state = State::ready;
     ready_.notify_all();
 }

@@ -73,7 +73,6 @@ class Loader {
     static int64_t max_share(const LoaderOptions& options);
 
     int64_t samples() const { return samples_; }  // of an epoch, over all ranks
-    bool is_stream() const { return source_->is_stream(); }
     // Steps of an epoch from `consumed` samples on: ⌈(size − consumed) / batch⌉.
     int64_t steps(int64_t consumed = 0) const;
 
@@ -98,7 +97,6 @@ class Loader {
         Batch batch;
         State state = State::free;
         int claimed = 0, done = 0;   // rows taken by a thread, rows finished
-        int missing = 0;             // rows whose stream ended before them
         std::vector<char> good;      // per row: whether it decoded
         std::vector<float> partner;  // if images are mixed: the row of row 0's partner
     };

@@ -64,9 +64,6 @@ class Order {
     std::vector<Place> places_;  // in the epoch's order of shards; without a window as they are
 };
 
-// The window for samples from a pipe, unless --shuffle says otherwise.
-constexpr uint64_t kPipeWindow = 2048;
-
 // Parses --shuffle: "full" is 0, "window=N" is N. Throws Error.
 uint64_t parse_shuffle(const std::string& text);
 

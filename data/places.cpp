@@ -378,6 +378,10 @@ Places find_places(const std::string& name, const Remote& remote) {
         if (is_shard(name)) return {{name, {name}}};
         return {{name, {}, /*is_list=*/true}};
     }
+    if (!is_url(name) && (name == "-" || fs::exists(name)))
+        fail("data '", name,
+             "' is neither a folder nor a file of a known format, but a pipe or a device: the "
+             "images must be in files or shards");
     Names shards;
     for (const std::string& pattern : expand_braces(name))
         for (const std::string& match : matches(pattern)) shards.push_back(match);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <memory>
+#include <utility>
 
 #include "src/base/bytes.h"
 #include "src/base/check.h"
@@ -14,24 +15,24 @@
 
 namespace convoy {
 
-StorageStream::StorageStream(StoragePtr storage, size_t block)
-    : ByteStream(storage->name()), storage_(std::move(storage)), block_(block) {}
+ByteStream::ByteStream(StoragePtr storage, size_t block)
+    : storage_(std::move(storage)), block_(block) {}
 
-std::span<const uint8_t> StorageStream::next() {
-    const uint64_t n = std::min<uint64_t>(block_, storage_->size() - at_);
-    bytes_.resize(n);
+std::span<const uint8_t> ByteStream::next() {
+    if (!left_.empty()) return std::exchange(left_, {});
+    bytes_.resize(std::min<uint64_t>(block_, storage_->size() - at_));
     storage_->read(at_, bytes_);
-    at_ += n;
+    at_ += bytes_.size();
     return bytes_;
 }
 
-void Pieces::take(uint64_t n, std::vector<uint8_t>& out) {
+void ByteStream::take(uint64_t n, std::vector<uint8_t>& out) {
     out.clear();
     while (out.size() < n) {
-        if (left_.empty() && (left_ = stream_.next()).empty()) return;
+        if (left_.empty() && (left_ = next()).empty()) return;
         const size_t some = std::min<uint64_t>(n - out.size(), left_.size());
         out.insert(out.end(), left_.begin(), left_.begin() + ptrdiff_t(some));
-        left_ = left_.subspan(some), offset_ += some;
+        left_ = left_.subspan(some);
     }
 }
 
@@ -75,11 +76,11 @@ bool holds_cifar(std::span<const uint8_t> head, uint64_t size, size_t label_byte
 // Records of one size: label bytes, of which the last counts (CIFAR-100 has the coarse label
 // first), then pixels. IDX has its labels in another file.
 void scan_raw(ByteStream& stream, const Findings& findings, size_t label_bytes, size_t pixels,
-              Pieces& pieces, const std::span<const uint8_t>* labels, uint64_t count) {
+              const std::span<const uint8_t>* labels, uint64_t count) {
     std::vector<uint8_t> bytes;
     for (uint64_t i = 0; i < count; ++i) {
-        const uint64_t at = pieces.offset();
-        pieces.take(label_bytes + pixels, bytes);
+        const uint64_t at = stream.offset();
+        stream.take(label_bytes + pixels, bytes);
         if (bytes.empty() && !labels) return;
         if (bytes.size() < label_bytes + pixels)
             return findings.fault(at, cat("truncated: ", stream.name(), " ends in image ", i));
@@ -89,9 +90,8 @@ void scan_raw(ByteStream& stream, const Findings& findings, size_t label_bytes, 
 }
 
 void scan_idx(ByteStream& stream, const Findings& findings, std::span<const uint8_t> labels) {
-    Pieces pieces(stream);
     std::vector<uint8_t> header;
-    pieces.take(kIdxHeader, header);
+    stream.take(kIdxHeader, header);
     if (header.size() < kIdxHeader || big_endian(header, 0) != kIdxImages)
         return findings.fault(0, "no header of IDX images");
     const uint64_t count = big_endian(header, 4);
@@ -99,7 +99,7 @@ void scan_idx(ByteStream& stream, const Findings& findings, std::span<const uint
     if (pixels == 0 || pixels > kMaxSample) return findings.fault(0, "no size that an image has");
     if (count != labels.size())
         return findings.fault(0, cat(count, " images and ", labels.size(), " labels"));
-    scan_raw(stream, findings, 0, pixels, pieces, &labels, count);
+    scan_raw(stream, findings, 0, pixels, &labels, count);
 }
 
 }  // namespace
@@ -130,14 +130,13 @@ RawShape raw_shape(ShardFormat format, const Storage& storage) {
 
 void scan_records(ShardFormat format, ByteStream& stream, const Findings& findings,
                   std::span<const uint8_t> labels) {
-    Pieces pieces(stream);
     switch (format) {
         case ShardFormat::tar: return scan_tar(stream, findings);
         case ShardFormat::tfrecord: return scan_tfrecord(stream, findings);
         case ShardFormat::cifar10:
         case ShardFormat::cifar100:
             return scan_raw(stream, findings, format == ShardFormat::cifar10 ? 1 : 2, kCifarPixels,
-                            pieces, nullptr, UINT64_MAX);
+                            nullptr, UINT64_MAX);
         case ShardFormat::idx: return scan_idx(stream, findings, labels);
         case ShardFormat::unknown: break;
     }

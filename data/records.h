@@ -9,8 +9,8 @@
 //   cifar10    1 byte label, then 32x32 red, green and blue bytes;    cifar100   2 bytes label
 //   idx        MNIST's images (rows x columns of grey bytes); the labels are in a file of their own
 //
-// A scanner reads a stream: a file or a pipe. Whatever the bytes claim, it allocates no more than
-// the bytes that have arrived, and at most kMaxSample for a sample.
+// Whatever the bytes claim, a scanner allocates no more than the bytes it has read, and at most
+// kMaxSample for a sample.
 #pragma once
 
 #include <cstdint>
@@ -28,31 +28,24 @@ namespace convoy {
 // Bytes of one encoded image; Pillow's largest is 512 MB.
 constexpr uint64_t kMaxSample = 1ull << 29;
 
-// Bytes in their order, one block after the other.
+// Reads a storage from its first byte to its last, a block at a time.
 class ByteStream {
  public:
-    explicit ByteStream(std::string name) : name_(std::move(name)) {}
-    virtual ~ByteStream() = default;
-    const std::string& name() const { return name_; }
-    // The next bytes, at least one; valid until the next call. Empty at the end. Throws Error.
-    virtual std::span<const uint8_t> next() = 0;
-
- private:
-    const std::string name_;
-};
-
-// A storage from its beginning, a block at a time.
-class StorageStream final : public ByteStream {
- public:
-    explicit StorageStream(StoragePtr storage, size_t block = 1 << 20);
-    std::span<const uint8_t> next() override;
-    uint64_t offset() const { return at_; }  // of the next bytes
+    explicit ByteStream(StoragePtr storage, size_t block = 1 << 20);
+    const std::string& name() const { return storage_->name(); }
+    uint64_t offset() const { return at_ - left_.size(); }  // of the next bytes
+    // The rest of the block, or the next one; valid until the next call. Empty at the end. Throws
+    // Error.
+    std::span<const uint8_t> next();
+    // The next n bytes into `out`; fewer at the end. Grows with what is read.
+    void take(uint64_t n, std::vector<uint8_t>& out);
 
  private:
     const StoragePtr storage_;
     const size_t block_;
-    uint64_t at_ = 0;
+    uint64_t at_ = 0;  // of the byte after the block
     std::vector<uint8_t> bytes_;
+    std::span<const uint8_t> left_;  // bytes of the block that were not returned yet
 };
 
 // The class of a record: a number, a name, both, or nothing.
@@ -113,20 +106,6 @@ bool is_gzip(std::span<const uint8_t> head);
 
 // Makes a PPM or PGM file in memory, which the decoder reads, from raw planes.
 void raw_to_pnm(RawShape shape, std::span<const uint8_t> planes, std::vector<uint8_t>& out);
-
-// For scanners: reads an exact number of bytes from a stream.
-class Pieces {
- public:
-    explicit Pieces(ByteStream& stream) : stream_(stream) {}
-    uint64_t offset() const { return offset_; }  // of the next bytes
-    // The next n bytes into `out`; fewer at the end of the stream. Grows with what arrives.
-    void take(uint64_t n, std::vector<uint8_t>& out);
-
- private:
-    ByteStream& stream_;
-    std::span<const uint8_t> left_;
-    uint64_t offset_ = 0;
-};
 
 void scan_tar(ByteStream& stream, const Findings& findings);
 // The name of the member whose content begins at `offset`; "" if there is none or this is no tar.

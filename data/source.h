@@ -17,9 +17,6 @@ using LeftOut = std::map<std::string, uint64_t>;
 // "3 .heic, 1 .txt"
 std::string left_out_text(const LeftOut& left_out);
 
-// read() of a stream throws this if the stream ended before the sample. It is no fault.
-struct NoSample {};
-
 // A list of samples. Their order depends on nothing but their names, so it is the same on every
 // rank. Read-only after construction; read() may be called by many threads at once.
 class Source {
@@ -34,10 +31,6 @@ class Source {
     // The name of the file, or of the sample in its shard, unchanged: any bytes. May read the
     // shard; does not throw.
     virtual std::string title(size_t i) const { return name(i); }
-    // Whether samples come in their order, one epoch after each begin_epoch() (pipe_source.h). A
-    // label is then known once its sample has been read.
-    virtual bool is_stream() const { return false; }
-    virtual void begin_epoch() const {}
     // Reads the encoded bytes of sample i into `bytes` (resized). Throws Error with the sample and
     // the cause.
     virtual void read(size_t i, std::vector<uint8_t>& bytes) const = 0;
@@ -85,8 +78,8 @@ class Source {
     }
 
     std::vector<std::string> classes_;
-    mutable std::vector<int32_t> labels_;  // a stream learns them as it is read
-    std::vector<uint64_t> shard_begins_;   // the first sample of each; empty: loose files
+    std::vector<int32_t> labels_;
+    std::vector<uint64_t> shard_begins_;  // the first sample of each; empty: loose files
     uint64_t damaged_ = 0;
     LeftOut left_out_;
 };

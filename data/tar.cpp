@@ -91,7 +91,7 @@ class TarScan {
 
     void run() {
         archive_read_support_format_tar(tar_.get());
-        // A stream may carry several, one after the other.
+        // A file may hold several, one after the other.
         archive_read_set_format_option(tar_.get(), "tar", "read_concatenated_archives", "1");
         archive_read_open(tar_.get(), &input_, nullptr, next_block, nullptr);
         archive_entry* entry;

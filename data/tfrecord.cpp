@@ -134,11 +134,10 @@ bool begins_tfrecord(Bytes head) {
 }
 
 void scan_tfrecord(ByteStream& stream, const Findings& findings) {
-    Pieces pieces(stream);
     std::vector<uint8_t> header, data, checksum;
     for (;;) {
-        const uint64_t at = pieces.offset();
-        pieces.take(12, header);
+        const uint64_t at = stream.offset();
+        stream.take(12, header);
         if (header.empty()) return;
         if (header.size() < 12) return findings.fault(at, "truncated in the header of a record");
         const uint64_t length = ByteReader{header}.number<uint64_t>();
@@ -149,8 +148,8 @@ void scan_tfrecord(ByteStream& stream, const Findings& findings) {
         if (length > kMaxSample)
             return findings.fault(at,
                                   cat("a record of ", length, " bytes; the limit is ", kMaxSample));
-        pieces.take(length, data);
-        pieces.take(4, checksum);
+        stream.take(length, data);
+        stream.take(4, checksum);
         if (checksum.size() < 4) return findings.fault(at, "truncated within a record");
         if (little_endian(checksum, 0) != masked_crc32c(data))
             findings.fault(at, "the checksum of the record is wrong");

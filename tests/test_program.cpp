@@ -165,7 +165,7 @@ TEST_CASE("program: wrong words get exit status 1 and one sentence that names wh
         {{"--size", "32", "--augment", "resize,translate=32"}, "translate=32"},
         {{"pack", "--data", folder / "one", "x", "y"}, "--data"},
         {{"check", "--data", folder / "one", "x"}, "--data"},
-        {{"predict", "--from", "x", "-"}, "only training reads"},
+        {{"predict", "--from", "x", "-"}, "data '-'"},
         {{"--coord", "x:99999", "--rank", "0"}, "99999"},
         {{"--coord", "127.0.0.1:29999", "--rank", "2", "--world", "2"}, "world of 2"},
         {{"--resume", folder / "one"}, "--resume"},

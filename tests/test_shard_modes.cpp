@@ -1,18 +1,14 @@
 // test_shard_modes.cpp — which rank reads what (--shards), by the real binary and by its loaders:
 // every sample once an epoch, and a run that stops goes on with exactly the samples that are left.
-#include <sys/stat.h>
-
 #include <map>
 #include <nlohmann/json.hpp>
 #include <opencv2/imgcodecs.hpp>
 
 #include "data/generated.h"
 #include "data/loader.h"
-#include "data/pipe_source.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/train/input.h"
-#include "tests/net_support.h"
 #include "tests/process.h"
 
 using namespace convoy;
@@ -92,7 +88,7 @@ void write_class(const std::string& folder, int first, int count) {
 struct Run {
     std::vector<double> losses;  // of the steps
     int64_t images = 0;          // of the last epoch that ended
-    std::string output, output1;
+    std::string output;
 };
 
 // Ranks with data of their own train to the end.
@@ -133,9 +129,10 @@ Run train_ranks(const TempDir& folder, const std::string& run, const Words& data
     Process rank0(folder, "rank0", words);
     Run result;
     const int status0 = rank0.wait(), status1 = rank1 ? rank1->wait() : 0;
-    result.output = rank0.output(), result.output1 = rank1 ? rank1->output() : "";
+    result.output = rank0.output();
+    const std::string output1 = rank1 ? rank1->output() : "";
     CAPTURE(result.output);
-    CAPTURE(result.output1);
+    CAPTURE(output1);
     CHECK(status0 == 0);
     CHECK(status1 == 0);
     std::ifstream log(run + "/log.jsonl");
@@ -147,32 +144,6 @@ Run train_ranks(const TempDir& folder, const std::string& run, const Words& data
     }
     return result;
 }
-
-// Pictures of two classes in a tar whose folders name the classes.
-void write_tar(const std::string& tar, int first, int count) {
-    TempDir folder;
-    write_class(folder / "a", first, count / 2);
-    write_class(folder / "b", first + count / 2, count - count / 2);
-    const std::string command =
-        cat("mkdir -p $(dirname '", tar, "') && tar --format=ustar --sort=name -C '",
-            folder.path().string(), "' -cf '", tar, "' a b");
-    REQUIRE(std::system(command.c_str()) == 0);
-}
-
-// A shell command that runs until it ends or this does.
-class Shell {
- public:
-    explicit Shell(const std::string& command) : pid_(fork()) {
-        if (pid_ != 0) return;
-        execl("/bin/sh", "sh", "-c", ("exec " + command).c_str(), nullptr);
-        _exit(127);
-    }
-    ~Shell() { ::kill(pid_, SIGKILL), waitpid(pid_, nullptr, 0); }
-    Shell(const Shell&) = delete;
-
- private:
-    pid_t pid_;
-};
 
 }  // namespace
 
@@ -269,141 +240,6 @@ TEST_CASE("--shards mine: what does not go together is refused in a sentence") {
     refused({"--shards", "both"}, "there are all, mine");
 }
 
-TEST_CASE(
-    "pipes: FIFOs, one for all epochs or one each, and standard input train as the tar does") {
-    TempDir folder;
-    const std::string tar = folder / "train.tar", fifo = folder / "fifo";
-    write_tar(tar, 0, 40);
-    const Words how = {"--epochs", "3", "--shuffle", "window=10"};
-    const Run file = train_ranks(folder, folder / "file", {tar}, how);
-    REQUIRE(file.losses.size() == 18);
-    const auto piped = [&](const std::string& data) {
-        Words words = how;
-        for (const char* word : {"CONVOY_SAMPLES=40", "--classes", "a,b"}) words.push_back(word);
-        const Run run = train_ranks(folder, folder / "piped", {data}, words);
-        CAPTURE(run.output);
-        CHECK(run.losses == file.losses);
-        CHECK(run.images == 40);
-    };
-    SUBCASE("one FIFO, opened for each epoch") {
-        REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
-        const Shell feeder(cat("sh -c 'for i in 1 2 3; do cat ", tar, " >", fifo, "; done'"));
-        piped(fifo);
-    }
-    SUBCASE("a FIFO whose next writer comes before the reader saw that the first has gone") {
-        REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
-        const Shell feeder(
-            cat("sh -c 'cat ", tar, " ", tar, " >", fifo, "; cat ", tar, " >", fifo, "'"));
-        piped(fifo);
-    }
-    SUBCASE("NAME_0, NAME_1, …: the next is made when the one before is done") {
-        REQUIRE(mkfifo((fifo + "_0").c_str(), 0600) == 0);
-        const Shell feeder(cat("sh -c 'for i in 0 1 2; do test -p ", fifo, "_$i || mkfifo ", fifo,
-                               "_$i; cat ", tar, " >", fifo, "_$i; done'"));
-        piped(fifo);
-    }
-    SUBCASE("TFRecords") {
-        TempDir packed;
-        REQUIRE(run_trainer(
-                    {"pack", tar, packed / "set", "--format", "tfrecord", "CONVOY_KEEP_ORDER=1"})
-                    .first == 0);
-        const std::string record = packed / "set/train-000000.tfrecord";
-        REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
-        const Shell feeder(cat("sh -c 'for i in 1 2 3; do cat ", record, " >", fifo, "; done'"));
-        piped(fifo);  // the same pictures in the same order
-    }
-    SUBCASE("standard input carries the epochs one after the other") {
-        const std::string run = folder / "stdin";
-        const std::string command = cat(
-            "cat ", tar, " ", tar, " ", tar, " | CONVOY_SAMPLES=40 ", trainer_path(),
-            " --data - --classes a,b --epochs 3 --shuffle window=10 --size 16"
-            " --threads 1 --batch 7 --warmup 0 --log-every 1 --save-every 0 --bn-group 1 --out ",
-            run, " >", run, ".out 2>&1");
-        CHECK(std::system(command.c_str()) == 0);
-        CAPTURE(read_file(run + ".out"));
-        std::vector<double> losses;
-        std::ifstream log(run + "/log.jsonl");
-        for (std::string line; std::getline(log, line);)
-            if (const json event = json::parse(line); event["event"] == "step")
-                losses.push_back(event["loss"]);
-        CHECK(losses == file.losses);
-    }
-}
-
-TEST_CASE(
-    "pipes: two feed two ranks, streams may be short or long, and a resumed run says what it "
-    "does") {
-    TempDir folder;
-    write_tar(folder / "short.tar", 0, 20), write_tar(folder / "long.tar", 20, 35);
-    for (const char* name : {"p_0", "p_1", "q_0", "q_1"})
-        REQUIRE(mkfifo((folder / name).c_str(), 0600) == 0);
-    const auto feed = [&](const char* tar, const char* name) {
-        return cat("sh -c 'for i in 0 1; do cat ", folder / tar, " >", folder / name, "_$i; done'");
-    };
-    const Words how = {"CONVOY_SAMPLES=25", "--classes", "a,b", "--shards", "mine"};
-    const auto run = [&](Words words) {
-        const Shell one(feed("short.tar", "p")), two(feed("long.tar", "q"));
-        words.insert(words.end(), how.begin(), how.end());
-        return train_ranks(folder, folder / "run", {folder / "p", folder / "q"}, words);
-    };
-    const Run both = run({"--epochs", "2"});
-    CAPTURE(both.output);
-    CAPTURE(both.output1);
-    CHECK(both.images == 45);  // 20 and 25
-    CHECK(contains(both.output, "p_0 ended after 20 of 25 samples"));
-    CHECK(contains(both.output1, "q_0: 10 samples more than CONVOY_SAMPLES=25 were left out"));
-    CHECK(contains(both.output, "shuffled among 2048"));
-    const Run again = run({"--resume", folder / "run", "--epochs", "3"});
-    CHECK(contains(again.output, "a pipe cannot be wound back"));
-    CHECK(again.images == 45);
-}
-
-TEST_CASE("pipes: what is missing or wrong is said in a sentence, and nobody waits in silence") {
-    TempDir folder;
-    const std::string fifo = folder / "fifo";
-    REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
-    const auto refused = [&](const Words& more, const char* why, const std::string& feed = "true") {
-        const Shell feeder(cat("sh -c '", feed, "'"));
-        Words words = {"--data", fifo, "--size", "16", "--out", folder / "run"};
-        words.insert(words.end(), more.begin(), more.end());
-        const auto [status, output] = run_trainer(words);
-        CAPTURE(output);
-        CHECK(status == 1);
-        CHECK(contains(output, why));
-    };
-    refused({}, "CONVOY_SAMPLES");
-    refused({"CONVOY_SAMPLES=many"}, "many");
-    refused({"CONVOY_SAMPLES=9"}, "--classes");
-    const Words good = {"CONVOY_SAMPLES=9", "--classes", "2"};
-    refused({"CONVOY_SAMPLES=9", "--classes", "2", "--val-split", "0.1"},
-            "--val-split cannot hold back");
-    refused(good, "carries neither tar nor TFRecord", cat("head -c 9999 /dev/zero >", fifo));
-    refused(good, "ended without a sample", cat("true >", fifo));
-}
-
-TEST_CASE("pipes: Ctrl-C ends a run whose feeder is silent, with a checkpoint") {
-    TempDir folder;
-    const std::string tar = folder / "train.tar", fifo = folder / "fifo";
-    write_tar(tar, 0, 12);
-    REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
-    const std::string run = folder / "run";
-    Process trainer(folder, "trainer",
-                    {"--data", fifo, "CONVOY_SAMPLES=40", "--classes", "a,b", "--size", "16",
-                     "--batch", "4", "--shuffle", "window=1", "--log-every", "1", "--warmup", "0",
-                     "--threads", "1", "--out", run});
-    const int feeder = open(fifo.c_str(), O_WRONLY);  // stays open, and writes no more
-    REQUIRE(feeder >= 0);
-    const std::string bytes = read_file(tar);
-    REQUIRE(write(feeder, bytes.data(), bytes.size()) == ssize_t(bytes.size()));
-    CHECK(trainer.wait_for("step 2/10"));
-    trainer.kill(SIGINT);
-    CHECK(trainer.wait() == 128 + SIGINT);
-    close(feeder);
-    CAPTURE(trainer.output());
-    CHECK(contains(trainer.output(), "stopped by signal 2 after step"));
-    CHECK(std::filesystem::exists(run + "/latest/meta.json"));
-}
-
 TEST_CASE("eval and predict take what training takes: folders, tar, TFRecord, lists") {
     TempDir folder;
     write_class(folder / "set/a", 0, 9), write_class(folder / "set/b", 20, 9);
@@ -462,49 +298,4 @@ TEST_CASE("eval and predict take what training takes: folders, tar, TFRecord, li
     const auto [refused, why] = run_trainer({"eval", "--from", run + "/latest"});
     CHECK(refused == 1);
     CHECK(contains(why, "is not kept: give it again, by --data"));
-}
-
-TEST_CASE("pipes: one that is silent is named, with how many samples have come; then it goes on") {
-    TempDir folder;
-    const std::string tar = folder / "train.tar", fifo = folder / "fifo";
-    write_tar(tar, 0, 12);
-    const std::string bytes = read_file(tar);
-    REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
-    Diary diary;
-    const PipeSource pipe({.name = fifo, .samples = 12, .classes = {"a", "b"}, .silence = 0.1},
-                          diary.log());
-    pipe.begin_epoch();
-    std::vector<uint8_t> image;
-    const auto reader = std::async(std::launch::async, [&] { pipe.read(0, image); });
-    const auto heard = [&](const std::string& text) {
-        while (!contains(diary.text(), text)) std::this_thread::yield();
-    };
-    heard("no bytes for 0.1 s; 0 of 12 samples have come");
-    std::ofstream feeder(fifo, std::ios::binary);
-    feeder.write(bytes.data(), 6 * 1024).flush();  // 1 KB for each small picture
-    reader.wait();
-    CHECK(!image.empty());
-    CHECK(pipe.label(0) == 0);
-    auto second = std::async(std::launch::async, [&] { pipe.read(11, image); });
-    heard("of 12 samples have come");
-    feeder.write(bytes.data() + 6 * 1024, std::streamsize(bytes.size()) - 6 * 1024);
-    feeder.close();
-    second.get();
-    CHECK(pipe.label(11) == 1);
-}
-
-TEST_CASE("pipes: a window that takes more memory than it may is an error that says what to do") {
-    TempDir folder;
-    const std::string tar = folder / "train.tar", fifo = folder / "fifo";
-    write_tar(tar, 0, 12);
-    REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
-    Diary diary;
-    const PipeSource pipe(
-        {.name = fifo, .samples = 12, .window = 12, .classes = {"a", "b"}, .most_bytes = 100},
-        diary.log());
-    const Shell feeder(cat("sh -c 'cat ", tar, " >", fifo, "'"));
-    pipe.begin_epoch();
-    std::vector<uint8_t> image;
-    CHECK_THROWS_WITH_AS(pipe.read(11, image), doctest::Contains("a smaller one by --shuffle"),
-                         std::runtime_error);
 }

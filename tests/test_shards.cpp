@@ -44,7 +44,7 @@ Found scan(const Bytes& bytes, ShardFormat format, std::span<const uint8_t> idx_
         },
         [&](const std::string& what, uint64_t count) { found.left_out[what] += count; }};
     // A block of 1,000 bytes: nothing fits into one.
-    StorageStream stream(in_memory("shard", bytes), 1000);
+    ByteStream stream(in_memory("shard", bytes), 1000);
     scan_records(format, stream, findings, idx_labels);
     return found;
 }
@@ -131,6 +131,15 @@ TEST_CASE("tar: WebDataset's samples, with offsets as Python's tarfile has them"
     CHECK(pictures_of(pax) == std::vector<int>{4, 5});
     CHECK(gnu.labels == Texts{"Mütze", "hat"});
     CHECK(std::ranges::equal(gnu.offsets, golden::kTarGnuOffsets));
+}
+
+TEST_CASE("tar: archives one after the other in a file are read to the end") {
+    Bytes both = golden_shard(golden::kTarUstar);
+    const Bytes second = golden_shard(golden::kTarPax);
+    both.insert(both.end(), second.begin(), second.end());
+    const Found found = scan(both);
+    CHECK(found.faults.empty());
+    CHECK(pictures_of(found) == std::vector<int>{1, 2, 3, 4, 5});
 }
 
 TEST_CASE("tar: the name before a member's content, short or long; elsewhere none") {

@@ -240,6 +240,24 @@ TEST_CASE("folders that will not do are refused in one sentence with a name in i
     refuses({.label_offset = 1}, "needs --data");
 }
 
+TEST_CASE(
+    "a pipe, a device or standard input as a set is refused by name, and nothing waits for it") {
+    TempDir dir;
+    const std::string pipe = dir / "pipe", good = dir / "good";
+    REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+    put_class(good + "/cat", 2), put_class(good + "/dog", 2);
+    Quiet quiet;
+    for (const std::string& name : {pipe, std::string("/dev/null"), std::string("-")}) {
+        const std::string why =
+            cat("'", name, "' is neither a folder nor a file of a known format");
+        refuses({.train = name}, why);
+        refuses({.train = good, .val = name}, why);
+        CHECK_FAILS(open_eval(name, {"cat", "dog"}), why);
+        std::vector<std::string> faults;
+        CHECK_FAILS(open_images({name}, {}, quiet.log, faults), why);
+    }
+}
+
 TEST_CASE("a validation set may lack a class, but labels stay those of training") {
     TempDir dir;
     for (const char* name : {"a", "b", "c"}) put_class(dir / cat("train/", name), 2);

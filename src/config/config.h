@@ -48,7 +48,6 @@ struct Config {
     ByteSize cache_size{10ull << 30};
     std::string generated = "3000";
     ShardMode shards = ShardMode::kAll;
-    std::string samples;  // "N" or "N:M"
     std::string shuffle = "full";
     Augment augment{};  // crop; without --data the command line makes it resize
     Flip flip{};        // random

@@ -43,17 +43,6 @@ DataOptions data_options(const Config& config, const std::vector<std::string>& c
     options.cache = config.cache;
     options.cache_bytes = config.cache_size.bytes;
     options.threads = config.decode_threads > 0 ? config.decode_threads : available_cpus();
-    options.window = parse_shuffle(config.shuffle);
-    if (!config.samples.empty()) {
-        const std::vector<std::string> counts = split(config.samples, ':');
-        const auto number = [&](size_t i) -> uint32_t {
-            if (i >= counts.size()) return 0;
-            if (const uint32_t n = to_number<uint32_t>(counts[i]).value_or(0)) return n;
-            fail("CONVOY_SAMPLES cannot be '", counts[i],
-                 "': it is an epoch's number of images, or N:M");
-        };
-        options.samples = number(0), options.val_samples = number(1);
-    }
     options.part = config.shards == ShardMode::kMine;
     return options;
 }
@@ -142,7 +131,8 @@ static void decide(JobSetup& setup) {
     const std::vector<LayerText> layers = parse_model(setup.model_text, config.model).layers;
     const bool whitens = !layers.empty() && layers.front().init == LayerText::InitRule::kWhiten;
     setup.fresh = !setup.resumed && config.init.empty() && !whitens;
-    (void)training_preprocess(config, config.size);  // throws where it would do so later
+    // These throw where they would do so later.
+    (void)training_preprocess(config, config.size), (void)parse_shuffle(config.shuffle);
     check_rules(config, kTrain, line.given);
     if (config.accumulate > 1 || config.replicas > 1) config.factors = FactorMode::kOff;
 }
@@ -293,11 +283,6 @@ JobSetup set_up_job(JobSession& job) {
         job.is_newcomer() ? job.offer().model : JobModel(broadcast_json(job.communicator(), mine));
     setup.model_text = model.text, setup.classes = model.classes, setup.fresh = model.fresh;
     if (!opens_first) open_set(setup);
-    if (setup.data.train->is_stream()) {
-        if (job.world() > 1 && shards != ShardMode::kMine)
-            fail("a pipe is read once: each rank needs one of its own, with --shards mine");
-        if (job.config.shuffle == "full") job.config.shuffle = cat("window=", kPipeWindow);
-    }
     setup.order = "feistel " + job.config.shuffle;
     if (shards == ShardMode::kMine) {
         join_parts(setup);

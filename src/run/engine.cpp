@@ -126,11 +126,6 @@ void Engine::open_images() {
     images.room = std::make_shared<std::atomic<int64_t>>(int64_t(config.cache_decoded.bytes));
     const auto keep = [&](std::shared_ptr<const Source> source) {
         if (!source || *images.room <= 0) return source;
-        if (source->is_stream()) {
-            setup_.job.log.notice(
-                "--cache-decoded has no effect on a pipe, which brings other images each time");
-            return source;
-        }
         images.decoded_bytes += decoded_bytes(*source, model->input().C);
         return keep_decoded(std::move(source), model->input().C, images.room);
     };

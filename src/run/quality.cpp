@@ -50,9 +50,8 @@ void Quality::add(const Batch& batch, std::span<const float> logits) {
     }
 }
 
-// Where the image cannot be read again, as from a pipe, there is none.
+// Empty if the image cannot be read again.
 static std::vector<uint8_t> small_jpeg(const Source& source, uint64_t sample) try {
-    if (source.is_stream()) return {};
     std::vector<uint8_t> bytes;
     source.read(sample, bytes);
     Decoder decoder;

@@ -39,11 +39,7 @@ void Recovery::start() {
         const bool other_images = meta.data_fingerprint != setup_.fingerprint && !parts;
         restore(*setup_.resumed, *engine_.model, *engine_.optimizer, *engine_.backend);
         at = meta.position;
-        if (setup_.data.train->is_stream()) {
-            log_.notice("a pipe cannot be wound back: the run goes on at the beginning of epoch ",
-                        at.epoch + 1, ", with what the pipe brings first");
-            at.consumed = 0;
-        } else if (other_images) {
+        if (other_images) {
             log_.notice("the training set is not that of ", setup_.resumed->folder, ": epoch ",
                         at.epoch + 1, " begins", at.consumed > 0 ? " again" : "", " with the ",
                         setup_.data.train->size(), " images found now");
@@ -85,9 +81,6 @@ void Recovery::whiten() {
     const auto first =
         std::ranges::find(params, Init::kWhiten, [](const Param* p) { return p->init.kind; });
     if (first == params.end()) return;
-    if (setup_.data.train->is_stream())
-        fail("'init whiten' in ", config_.model,
-             " reads images before training, and a pipe brings each only once: use files");
     const std::vector<float> filters =
         whitening_filters(*setup_.data.train, training_preprocess(config_, engine_.model->input()),
                           (*first)->shape.H, (*first)->shape.W);

@@ -199,7 +199,7 @@ void RunReport::print_settings(double base_lr) const {
             ? " schedule"
             : fmt::format(" schedule, {:g} epochs of warm-up", config_.warmup),
         config_.ema > 0 ? fmt::format(", weights averaged with {:g}", config_.ema) : "");
-    if (engine_.sharing.window > 0 && !engine_.loader->is_stream())
+    if (engine_.sharing.window > 0)
         row("shuffle", counted(setup_.data.train->shard_sizes().size(), "shard"),
             " in another order each epoch, then among ", engine_.sharing.window, " images of ",
             setup_.data.train->size());
@@ -227,8 +227,7 @@ void RunReport::print_advice() const {
         log_.info("no --model was given: ", config_.model, " at ",
                   input_size_text(engine_.model->input()),
                   " trains; for photos try --model resnet18");
-    if (const size_t images = setup_.data.train->size();
-        images < 2000 && !setup_.data.train->is_stream())
+    if (const size_t images = setup_.data.train->size(); images < 2000)
         log_.info(images, " images are few to begin from nothing. Better: trainer finetune ",
                   is_given && config_.model != "tiny" ? config_.model : "resnet18", ".pth --data ",
                   public_name(config_.data), " (src/model/README.md: where to get weights)");

@@ -115,8 +115,8 @@ Sums Evaluator::run(Loader& loader, int64_t step, const Watch& watch, Log* log, 
         stopped_ = agreed_wish(counters, communicator_.world(), communicator_.min_world() > 0);
         if (stopped_) return total;
     }
-    ENSURE(total.count + total.skipped == loader.samples() || loader.is_stream(), "evaluated ",
-           total.count, " and skipped ", total.skipped, " of ", loader.samples());
+    ENSURE(total.count + total.skipped == loader.samples(), "evaluated ", total.count,
+           " and skipped ", total.skipped, " of ", loader.samples());
     return total;
 }
 

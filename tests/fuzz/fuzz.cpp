@@ -49,7 +49,7 @@ void scan(ShardFormat format, const Bytes& bytes, std::span<const uint8_t> label
                                     __builtin_trap();
                             },
                             [](uint64_t, const std::string&) {}};
-    StorageStream stream(in_memory("fuzz", bytes), 777);
+    ByteStream stream(in_memory("fuzz", bytes), 777);
     scan_records(format, stream, findings, labels);
 }
 
