@@ -26,7 +26,7 @@ std::vector<Peer> peers_of(const wire::Welcome& welcome) {
     return peers;
 }
 
-// all[r] = rank r's bytes; `data` are those of `rank`.
+// all[r] = the bytes of rank r. `data` holds the bytes of `rank`.
 void gather_bytes(Ring& ring, int rank, std::span<const std::byte> data,
                   std::vector<std::vector<std::byte>>& all) {
     if (data.size() > kGatherLimit)

@@ -114,7 +114,7 @@ void Membership::note_pause() {
     if (pause_.note(Clock::now())) heard_ = Clock::now();
 }
 
-// Also while there is no coordinator.
+// Runs also while there is no coordinator.
 asio::awaitable<void> Membership::watch_clock() {
     for (;; co_await sleep_for(kSilence / 6)) note_pause();
 }
@@ -181,7 +181,7 @@ void Membership::leave_ring() {
     incoming_edges_.clear();
 }
 
-// The ring was not open to this rank: any rank of the one before may serve the next coordinator.
+// This ring was not open to this rank: any rank of the ring before may serve the next coordinator.
 void Membership::back_to_base() {
     const wire::Welcome ring = std::exchange(welcome_, *open_);
     add_newcomers(welcome_, ring);
@@ -237,8 +237,8 @@ asio::awaitable<void> Membership::read_messages(std::shared_ptr<Connection> conn
     co_await note_deaths();
 }
 
-// The coordinator's process has hung up, and this rank may compute for longer than the others wait
-// for anybody. Who dies before that has never been in a ring without it.
+// The coordinator's process has hung up. This rank may compute for longer than the other ranks
+// wait. So it notes now which processes die: these have never been in a ring without this rank.
 asio::awaitable<void> Membership::note_deaths() {
     const wire::Welcome ring = welcome_;
     const auto heard = heard_;
@@ -317,7 +317,7 @@ void Membership::handle_leave() {
                               " has left the job, and the coordinator with it"));
 }
 
-// Only the first cause counts, and none of an earlier ring.
+// Only the first cause counts, and no cause of an earlier ring.
 void Membership::ring_broken(uint32_t generation, const std::string& why, int lost) noexcept {
     if (state_ == RankState::kJoining || generation != welcome_.generation) return;
     if (!status_.ended()) broken_by_ = why;
@@ -376,8 +376,8 @@ void Membership::send(std::string message) {
     });
 }
 
-// Sends a message that the coordinator answers, before this process may end. At once on the control
-// thread: what it posts may come after what another thread posts later, such as flush().
+// Sends a message that the coordinator answers before this process may end. Runs at once if on the
+// control thread: a posted call could run after another thread's later post, such as flush().
 void Membership::send_last(std::string message) noexcept {
     asio::dispatch(io_, [this, message = std::move(message)]() mutable {
         answer_due_ = connection_->is_open();

@@ -68,7 +68,7 @@ asio::awaitable<void> Rejoin::until_welcome() {
     }
 }
 
-// Leaves the membership with a connection on which JOIN was accepted.
+// Finds a coordinator. Afterwards the membership has a connection on which JOIN was accepted.
 asio::awaitable<void> Rejoin::find_coordinator() {
     turn_ = Succession(Clock::now());
     for (; !turn_.is_over(Clock::now()); co_await sleep_for(kRejoinPause)) {
@@ -85,8 +85,8 @@ asio::awaitable<void> Rejoin::find_coordinator() {
         kNobody.count() / 1000, " s");
 }
 
-// Ranks that did not hear each other for a while may have served a coordinator each, and would wait
-// for one another: all go to that of the lowest rank, or to one in a process of its own.
+// Ranks that did not hear each other for a while may each serve a coordinator, and would wait for
+// each other. So all go to the coordinator of the lowest rank, or to one in a process of its own.
 asio::awaitable<void> Rejoin::find_lower_coordinator() {
     for (int rank = m_.welcome().server < 0 ? -1 : 0; rank < serving_; ++rank) {
         if (is_welcome()) break;
@@ -97,8 +97,8 @@ asio::awaitable<void> Rejoin::find_lower_coordinator() {
     }
 }
 
-// Whether `candidate` (a rank, or -1: a coordinator in a process of its own) serves a coordinator
-// and takes this rank. Believes: ends where it says that the job has.
+// Whether `candidate` (a rank, or -1: a coordinator in its own process) serves a coordinator and
+// accepts this rank. believes: this rank ends if the candidate says that the job has ended.
 asio::awaitable<bool> Rejoin::ask(int candidate, bool believes) {
     if (turn_.is_gone(candidate)) co_return false;
     try {

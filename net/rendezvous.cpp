@@ -114,7 +114,7 @@ asio::awaitable<Connected> Rendezvous::join() {
     co_return connected;
 }
 
-// Dials, joins and waits for WELCOME. Throws TryAgain for what may pass, Error for what will not.
+// Dials, joins and waits for WELCOME. Throws TryAgain if a retry may help, otherwise Error.
 asio::awaitable<void> Rendezvous::attempt() {
     std::vector<tcp::endpoint> endpoints;
     try {
@@ -141,7 +141,7 @@ asio::awaitable<void> Rendezvous::attempt() {
 }
 
 // Asks the first of `endpoints` that answers. A name may have the addresses of all ranks (Swarm's
-// tasks.SERVICE, a headless service): one that is not the coordinator says so.
+// tasks.SERVICE, a headless service); a rank that is not the coordinator says so.
 asio::awaitable<void> Rendezvous::ask(std::vector<tcp::endpoint>& endpoints) {
     co_await connect(endpoints);
     listen_for_edges(connection_->local_endpoint().address());
@@ -180,7 +180,7 @@ asio::awaitable<void> Rendezvous::connect(std::vector<tcp::endpoint>& endpoints)
     }
 }
 
-// A coordinator in a process of its own leaves it to the ranks to say what is trained.
+// A coordinator in a process of its own does not know what is trained, so the ranks must say it.
 asio::awaitable<void> Rendezvous::take_offer() {
     const tcp::endpoint first = connection_->remote_endpoint();
     connection_->send(wire::encode_empty(wire::Type::offer));
@@ -234,7 +234,7 @@ asio::awaitable<void> Rendezvous::read_until_welcome() {
     }
 }
 
-// Handles one message of the coordinator; true for WELCOME.
+// Handles one message of the coordinator. Returns true for WELCOME.
 bool Rendezvous::handle(const Message& message) {
     using wire::Type;
     switch (message.header.type) {
@@ -265,8 +265,8 @@ bool Rendezvous::handle(const Message& message) {
          ", for which this rank did not ask");
 }
 
-// Rank 0 serves the coordinator, and so does a rank without a number on the machine that --coord
-// names, unless somebody listens there already. Throws Error while the name is not known.
+// Rank 0 serves the coordinator, unless somebody already listens there. So does a rank without a
+// number on the machine that --coord names. Throws Error while the name is not known.
 asio::awaitable<void> Rendezvous::serve_if_mine() {
     serve_decided_ = options_.rank > 0 || options_.newcomer;
     if (serve_decided_) co_return;
@@ -293,8 +293,8 @@ asio::awaitable<void> Rendezvous::serve_if_mine() {
     if (options_.listening) options_.listening(listener.port());
 }
 
-// Listens for the coordinator at `address` (none: at all of this machine), if it is ours. Returns
-// whether the port is in use there.
+// If `address` is ours, listens there for the coordinator (no address: at all addresses of this
+// machine). Returns whether the port is already in use there.
 bool Rendezvous::try_to_listen(const asio::ip::address& address) {
     Listener& listener = membership_.listener();
     const uint16_t port = listener.is_open() ? listener.port() : options_.port;
@@ -313,7 +313,7 @@ bool Rendezvous::try_to_listen(const asio::ip::address& address) {
     return false;
 }
 
-// Opens the port that the peers of this rank dial; the coordinator's, where this rank serves it.
+// Opens the port that peers dial. If this rank serves the coordinator, both use one port.
 void Rendezvous::listen_for_edges(const asio::ip::address& local) {
     Listener& listener = membership_.listener();
     const bool wanted_elsewhere = options_.listen_port && options_.listen_port != options_.port;

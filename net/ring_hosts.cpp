@@ -27,7 +27,7 @@ std::vector<int> neighbours_of_host(int rank, const std::vector<std::vector<int>
     return neighbours(rank, firsts);
 }
 
-// all[r] = rank r's.
+// all[r] = the value of rank r.
 template <class T>
 static void gather_each(Ring& ring, std::vector<T>& all) {
     std::vector<std::span<std::byte>> blocks;

@@ -14,7 +14,7 @@ std::string rank_name(int rank, const std::string& address) {
 Roster::Roster(int world, uint64_t coordinator, std::map<std::string, std::vector<int>> previous)
     : world_(world), coordinator_(coordinator), previous_(std::move(previous)) {}
 
-// The member that is or will be rank 0, whose world and settings count; null if not known yet.
+// The member that is or will be rank 0. Its world and settings count. Null if not known yet.
 const Roster::Member* Roster::rank0() const {
     for (const Member& m : members_)
         if (m.join.rank == 0) return &m;

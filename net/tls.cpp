@@ -26,8 +26,8 @@ constexpr unsigned char kSuiteId[] = {0x13, 0x01};
 constexpr char kIdentity[] = "convoy1";  // travels in clear: the same for all jobs
 constexpr int kReadBuffer = 128 << 10;   // bytes that one system call may bring
 
-// A sum over GF(32) that is 0 for a token with its check: one wrong digit, or two neighbours
-// swapped, are always seen.
+// A sum over GF(32) that is 0 for a token with its check digit. It detects every single wrong digit
+// and every swap of two neighbours.
 unsigned checksum(unsigned sum, unsigned digit) {
     return (sum << 1 ^ (sum & 16 ? 0x25 : 0) ^ digit) & 31;
 }
@@ -145,7 +145,7 @@ Tls::Tls(TlsContext context, int socket, bool dialled)
     dialled ? SSL_set_connect_state(native()) : SSL_set_accept_state(native());
 }
 
-// Of the last call, which cleared errno and OpenSSL's queue of errors first.
+// The error of the last call. That call cleared errno and OpenSSL's queue of errors first.
 ssize_t Tls::outcome(int result) {
     if (result > 0) return result;
     const int error = errno, kind = SSL_get_error(native(), result);
