@@ -1,8 +1,8 @@
 // device_choice.cpp — see device_choice.h.
 //
-// Two checks. The number of GPUs is known before any is used. But a launcher, or two containers on
-// one host, may give two ranks the same GPU: so the ranks compare UUIDs, which are the same in
-// every container and under every CUDA_VISIBLE_DEVICES.
+// Two checks. The number of GPUs is checked before any GPU is used. But a launcher, or two
+// containers on one host, may give two ranks the same GPU. So the ranks also compare UUIDs. These
+// are the same in every container and with every CUDA_VISIBLE_DEVICES.
 #include "src/job/device_choice.h"
 
 #include <algorithm>
