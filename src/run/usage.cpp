@@ -43,7 +43,7 @@ static uint64_t read_counter(const std::string& path) {
 }
 
 // One zone per package: intel-rapl:0. Its parts (intel-rapl:0:0, "core" or "dram"), the platform
-// ("psys") and the second way to the same counters (intel-rapl-mmio:0) do not count.
+// zone ("psys") and the second path to the same counters (intel-rapl-mmio:0) are ignored.
 Rapl::Rapl(const std::string& powercap) {
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(powercap, error)) {
@@ -119,7 +119,7 @@ void Usage::read() try {
     job_.log.info("energy of this machine not known any more: ", error.what());
 }
 
-// The counters as they are; -1: not known.
+// The current counters; -1: not known.
 Usage::Figures Usage::now(const Clocks& clocks) const {
     timespec cpu{};
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);
