@@ -9,8 +9,8 @@
 //   cifar10    1 byte label, then 32x32 red, green and blue bytes;    cifar100   2 bytes label
 //   idx        MNIST's images (rows x columns of grey bytes); the labels are in a file of their own
 //
-// A scanner reads a stream: a file or a pipe. Whatever the bytes claim, it allocates no more than
-// the bytes that have arrived, and at most kMaxSample for a sample.
+// A scanner reads a stream: a file or a pipe. Whatever the bytes claim, it never allocates more
+// than the bytes that have arrived, nor more than kMaxSample per sample.
 #pragma once
 
 #include <cstdint>
@@ -119,7 +119,7 @@ class Pieces {
  public:
     explicit Pieces(ByteStream& stream) : stream_(stream) {}
     uint64_t offset() const { return offset_; }  // of the next bytes
-    // The next n bytes into `out`; fewer at the end of the stream. Grows with what arrives.
+    // Reads the next n bytes into `out`, or fewer at the end of the stream. Grows as bytes arrive.
     void take(uint64_t n, std::vector<uint8_t>& out);
 
  private:

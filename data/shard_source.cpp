@@ -96,8 +96,8 @@ void ShardSource::read(size_t i, std::vector<uint8_t>& bytes) const {
     if (is_raw) raw_to_pnm(index.shape, planes, bytes);
 }
 
-// Checks that shards which are read at the same time fit the cache. They have the most bytes when a
-// visit begins.
+// Checks that shards which are read at the same time fit the cache. The largest sum of their bytes
+// occurs at the begin of a visit.
 static void check_room(const std::vector<Shard>& shards, const std::vector<Visit>& visits) {
     uint64_t bytes = 0, most = 0, room = UINT64_MAX;
     for (size_t i = 0, oldest = 0; i < visits.size(); ++i) {

@@ -34,8 +34,8 @@ class Source {
     // The name of the file, or of the sample in its shard, unchanged: any bytes. May read the
     // shard; does not throw.
     virtual std::string title(size_t i) const { return name(i); }
-    // Whether samples come in their order, one epoch after each begin_epoch() (pipe_source.h). A
-    // label is then known once its sample has been read.
+    // Whether samples must be read in order, once after each begin_epoch() (pipe_source.h). Then
+    // the label of a sample is known only after the sample has been read.
     virtual bool is_stream() const { return false; }
     virtual void begin_epoch() const {}
     // Reads the encoded bytes of sample i into `bytes` (resized). Throws Error with the sample and
@@ -49,8 +49,8 @@ class Source {
         return sizes.empty() ? std::vector<uint64_t>{size()} : sizes;
     }
     // Hints, for shards that are fetched whole. plan(): an epoch will read from `position` on, by
-    // these visits; without any, one shard after the other. Throws Error if the shards that are
-    // read at the same time do not fit the cache. pass(): all positions before this one were read.
+    // these visits; if there are none, one shard after the other. Throws Error if shards that are
+    // read at the same time do not fit the cache. pass(): all positions before this were read.
     virtual void plan(std::vector<Visit> /*visits*/, uint64_t /*position*/) const {}
     virtual void pass(uint64_t /*position*/) const {}
     // A hash of classes, names, sizes and order: equal on ranks that see the same data, even if it
@@ -62,8 +62,8 @@ class Source {
         read(i, all);
         return all.size();
     }
-    // A number that depends on sample i alone, not on which other samples there are. --val-split
-    // draws by it.
+    // A number that depends only on sample i, not on the other samples. --val-split uses it to
+    // choose.
     virtual uint64_t key(size_t i) const { return i; }
 
     const std::vector<uint64_t>& shard_begins() const { return shard_begins_; }
@@ -71,7 +71,7 @@ class Source {
     uint64_t damaged() const { return damaged_; }
     // Which samples, and why; the first ones of each shard.
     virtual std::vector<std::string> faults() const { return {}; }
-    // Files among the samples that are not samples. No fault, but the user may expect otherwise.
+    // Files among the samples that are not samples. This is no fault, but users may not expect it.
     const LeftOut& left_out() const { return left_out_; }
 
  protected:
@@ -93,7 +93,7 @@ class Source {
 
 using SourcePtr = std::shared_ptr<const Source>;
 
-// Another source with something changed: everything that is not overridden is passed on to it.
+// A source that wraps another source. All calls that are not overridden go to the other source.
 class ChangedSource : public Source {
  public:
     explicit ChangedSource(SourcePtr source) : source_(std::move(source)) {
