@@ -29,8 +29,8 @@ static constexpr const char *kFiles[] = {"model.safetensors", "optim.safetensors
 
 // ---- files -----------------------------------------------------------------------------------
 
-// The checkpoint that RUN/best or RUN/latest points to: it is a link, or a file with a name. In a
-// copied run folder it may be a checkpoint itself.
+// The checkpoint that RUN/best or RUN/latest points to. The pointer is a link, or a file with a
+// name. In a copied run folder the pointer may be a checkpoint itself.
 static fs::path pointed(const fs::path& pointer) {
     std::error_code none;
     std::string target = fs::read_symlink(pointer, none);
@@ -152,8 +152,8 @@ static void remove_old(const fs::path& run, const std::string& newest, int keep)
 }
 
 // Renames `fresh` to `folder`, even if `folder` is a checkpoint of the same step. At every moment
-// one of them is whole and has a name that list_checkpoints() knows. Returns whether folders can be
-// renamed here. Otherwise the files are copied, meta.json last.
+// one of the two is complete and has a name that list_checkpoints() knows. Returns whether folders
+// can be renamed on this file system. If not, copies the files, meta.json last.
 static bool put_in_place(const fs::path& fresh, const fs::path& folder) {
     if (renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) == 0)
         return true;                                // the old folder has the name of a leftover now

@@ -39,7 +39,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
     return shape.empty() ? "one number" : join_text(shape, "x");
 }
 
-// The first eight of the names.
+// Text with the first eight names.
 std::string some(std::vector<std::string> names) {
     if (names.size() > 8) {
         const std::string more = cat("and ", names.size() - 8, " more");
