@@ -110,7 +110,7 @@ JobTiming probe_job(Communicator& communicator, const Config& config, const std:
     }
     const auto share = share_of(config.batch, shares, communicator.rank()).size();
     const Batch own = batch_of(int(std::clamp<int64_t>(share, 1, most)));
-    // The mean, because if ranks share a core, a fast step of one is a slow step of another.
+    // The mean: if ranks share a core, a fast step of one rank is a slow step of another.
     const auto images_per_second = [&] {
         int count = 0;
         const auto begin = Clock::now();
