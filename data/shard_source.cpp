@@ -109,7 +109,7 @@ static void check_room(const std::vector<Shard>& shards, const std::vector<Visit
         most = std::max(most, bytes);
     }
     if (most > room)
-        fail("the shards that are read at a time have ", bytes_text(double(most)),
+        fail("shards that are read at the same time have ", bytes_text(double(most)),
              ", more than --cache may hold: give --cache DIR:", (most >> 20) + 1,
              "M or more, or shuffle fewer images at a time with --shuffle window=N");
 }

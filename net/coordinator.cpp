@@ -97,7 +97,7 @@ void Coordinator::join_first(Client& client) {
     if (members.size() > options_.most_clients)
         return refuse(
             client, true,
-            cat(options_.most_clients, " ranks are here, the most that `ulimit -n` there allows"));
+            cat(options_.most_clients, " ranks are here: `ulimit -n` there allows no more"));
     // The same rank, or process, at the same port of the same host: the earlier one has ended,
     // though its connection has not closed here yet.
     const wire::Join& join = client.join;
@@ -325,7 +325,7 @@ void Coordinator::join_again(Client& client) {
         const std::string why = is_anew ? cat("no job trains there yet: ", roster_.status())
                                 : is_full
                                     ? cat("the job has ", ring_.world, " ranks and ",
-                                          newcomers.size(), " newcomers: it takes no more now")
+                                          newcomers.size(), " newcomers, the most at one time")
                                 : is_new ? std::string("the job that it asked for has ended")
                                          : kLeftBehind;
         send(client, wire::encode(wire::Refuse{is_anew || is_left, why, is_anew}));
@@ -337,7 +337,7 @@ void Coordinator::join_again(Client& client) {
             retire(*c);
         }
     send(client, wire::encode_text(wire::Type::status,
-                                   is_new ? "the ranks add this one after their current step"
+                                   is_new ? "the ranks add this rank after their current step"
                                           : "back in the job"));
     if (!is_new) return back(client);
     client.role = Role::newcomer;

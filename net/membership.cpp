@@ -354,7 +354,7 @@ wire::Health Membership::state_of_health() const {
         return {true, cat(me, "; the coordinator at ", connection_->remote(),
                           " has been silent for ", quiet / std::chrono::seconds(1), " s")};
     if (state_ == RankState::kJoining)
-        return {true, cat(me, "; waiting for the coordinator to say who goes on")};
+        return {true, cat(me, "; the coordinator decides which ranks continue")};
     const bool is_open = state_ == RankState::kOpen;
     return {true, is_open ? me : cat(me, "; waiting for the connections between the ranks")};
 }

@@ -1,8 +1,8 @@
 // rejoin.cpp — how a rank goes from a ring that broke to the next one.
 //
-//   JOIN to the coordinator ──► it decides who goes on (regroup.h) ──► WELCOME ──► edges ──►
-//   READY
-//     │ its connection broke
+//   JOIN to the coordinator ──► it decides which ranks continue (regroup.h) ──► WELCOME ──►
+//   edges ──► READY
+//     │ the connection to the coordinator broke
 //     └─► dial it again, then each rank in order (succession.h): the first that lives serves a
 //         coordinator, and so does this rank when its own turn comes
 #include "net/rendezvous.h"
@@ -80,7 +80,7 @@ asio::awaitable<void> Rejoin::find_coordinator() {
         }
     }
     fail(
-        "the coordinator was lost, and none of the other ranks that it could reach serves one "
+        "the coordinator was lost, and no rank that this rank could reach served the next one "
         "within ",
         kNobody.count() / 1000, " s");
 }

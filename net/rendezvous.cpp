@@ -34,8 +34,8 @@ const char* advice(const std::string& why) {
     if (why.find("not known") != std::string::npos)
         return "is --coord spelled right, and known to DNS or /etc/hosts here?";
     if (why.find("refused") != std::string::npos)
-        return "is rank 0 (or `trainer coordinator`) running there, on this port? The port of any "
-               "rank leads into a job that trains";
+        return "is rank 0 (or `trainer coordinator`) running there, on this port? To join a "
+               "running job, the port of any rank works";
     if (why.find("no answer") != std::string::npos || why.find("no route") != std::string::npos)
         return "is the address right, the machine up, and no firewall in the way?";
     if (why.find("of a rank") != std::string::npos)
@@ -188,8 +188,8 @@ asio::awaitable<void> Rendezvous::take_offer() {
     connection_->close();
     if (!offer_.what.empty() && offer_.server < 0)
         fail("a rank answers at ", where(),
-             ", but the coordinator of this job is a process of its ",
-             "own: --coord must be its address");
+             ", but the coordinator of this job is a process without a rank: ",
+             "give the address of that process to --coord");
     if (offer_.what.empty()) offer_ = co_await ask_rank(offer_.peers.front().address, first);
     membership_.log().info("a job of ", counted(offer_.peers.size(), "rank"), " trains there");
     // The job as a newcomer sees it: it comes after the ranks, and there is no ring.

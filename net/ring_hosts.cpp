@@ -71,7 +71,7 @@ SharedNews Ring::share_memory(const std::vector<wire::Member>& peers,
             news.back() += cat(
                 *failed, made ? cat(" cannot open that of rank ", host.front()) : " cannot make it",
                 ": ", std::generic_category().message(errors[size_t(*failed)]),
-                "; they sum on the ring. As one user in one container they would share it");
+                "; they use the ring. Ranks of one user in one container can share memory");
         }
         all &= share;
         if (!share || host != mine) continue;

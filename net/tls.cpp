@@ -35,7 +35,7 @@ unsigned checksum(unsigned sum, unsigned digit) {
 Key parse_token(const std::string& text) {
     const auto damaged = [](const auto&... why) {
         throw AccessError(cat("the token is damaged: ", why...,
-                              "; `trainer token` makes another, for all ranks"));
+                              "; `trainer token` makes a new token for all ranks"));
     };
     if (text.size() != kTokenDigits + 1)
         damaged("it has ", text.size(), " characters, not ", kTokenDigits + 1);
@@ -43,7 +43,7 @@ Key parse_token(const std::string& text) {
     unsigned sum = 0;
     for (size_t i = 0; i < text.size(); ++i) {
         const size_t digit = kDigits.find(text[i]);
-        if (digit == kDigits.npos) damaged("its character ", i + 1, " is none of a token's");
+        if (digit == kDigits.npos) damaged("its character ", i + 1, " cannot be in a token");
         sum = checksum(sum, unsigned(digit));
         for (size_t bit = 0; bit < 5 && i < kTokenDigits; ++bit)
             if (const size_t at = 5 * i + bit; at < 256 && (digit >> (4 - bit) & 1))

@@ -56,8 +56,8 @@ static bool point(const fs::path& pointer, const std::string& target, Log& log) 
     if (no_links) std::ofstream(fresh) << target << "\n";
     if (fs::is_directory(fs::symlink_status(pointer, error))) {
         remove_checkpoint(pointer);
-        log.notice(pointer.string(), " was a folder, in a run that was copied: it means ", target,
-                   " from now on");
+        log.notice(pointer.string(), " was a folder, because the run was copied; now it points to ",
+                   target);
     }
     fs::rename(fresh, pointer, error);
     if (error) fs::remove(pointer, error);  // none is better than an old one
@@ -219,7 +219,7 @@ std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
             // Too many open files: may pass, as in data/storage.cpp.
             if (tries < 20 && (is(EMFILE) || is(ENFILE)) && ::poll(nullptr, 0, 100) == 0) continue;
             fail("cannot save the checkpoint ", folder.string(), ": ", why,
-                 "; the checkpoints before it are as they were");
+                 "; the earlier checkpoints did not change");
         }
     remove_old(run, name, keep);
     return folder;
@@ -236,7 +236,7 @@ static CheckpointMeta read_meta(const fs::path& folder, FileHashes& hashes) {
         if (fs::file_size(path) > kMostBytes) fail("it has more than ", kMostBytes, " bytes");
         return parse_meta({std::istreambuf_iterator<char>(file), {}}, hashes);
     } catch (const std::exception& error) {
-        fail(path, " is not what a checkpoint holds: ", error.what());
+        fail(path, " is not valid in a checkpoint: ", error.what());
     }
 }
 

@@ -148,7 +148,7 @@ Preflight run_preflight(JobSetup& setup) {
             const double speed = probe(*make_single_rank(), {1}).ranks[0].together;
             shares.newcomer = std::max(0.01, std::round(100 * speed / shares.speed) / 100);
             setup.job.log.notice(fmt::format(
-                "{:.1f} img/s here, {:.1f} for a weight of 1 among the others: --share {:g}", speed,
+                "this rank trains {:.1f} img/s, a rank with weight 1 {:.1f}: --share {:g}", speed,
                 shares.speed, shares.newcomer));
         }
         return {setup.job.offer().bucket, {}};

@@ -98,7 +98,7 @@ bool RunFolder::try_to_open() {
         log.become(0, path_, progress_.at.step);
     } catch (const std::exception& error) {
         path_.clear();
-        setup_.job.log.notice("error: ", error.what(), ". Training goes on, and saves nothing");
+        setup_.job.log.notice("error: ", error.what(), ". Training continues without saving");
     }
     return !path_.empty();
 }

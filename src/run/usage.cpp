@@ -93,8 +93,8 @@ std::string advice_of_network(double own, double waited, double images, double p
     const double here = images * part / own, together = images / (own + waited);
     if (part <= 0 || !(here > 1.1 * together)) return "";
     return fmt::format(
-        "this machine alone would train about {:.0f} img/s, the job trains {:.0f}: it waits for "
-        "the network {:.0f} % of the time. Try --sync diloco:20, a larger --batch, or one machine",
+        "this machine alone would train about {:.0f} img/s, the job trains {:.0f}: the network "
+        "takes {:.0f} % of the time. Try --sync diloco:20, a larger --batch, or one machine",
         here, together, 100 * waited / (own + waited));
 }
 
