@@ -461,7 +461,7 @@ TEST_CASE("eval and predict take what training takes: folders, tar, TFRecord, li
     std::ofstream(meta) << content;
     const auto [refused, why] = run_trainer({"eval", "--from", run + "/latest"});
     CHECK(refused == 1);
-    CHECK(contains(why, "is not kept: give it again, by --data"));
+    CHECK(contains(why, "again, by --data"));
 }
 
 TEST_CASE("pipes: one that is silent is named, with how many samples have come; then it goes on") {
