@@ -186,7 +186,7 @@ asio::awaitable<void> read_message(Socket& socket, uint64_t limit, Message& mess
     std::byte head[wire::kHeaderBytes];
     std::error_code error;
     const size_t got = co_await read_all(socket, head, error);
-    // An end that wants a token answers one that shows none with an alert of TLS.
+    // If only the other end has a token, it answers with a TLS alert.
     if (error && got > 0 && char(head[0]) == kTlsAlert[0]) throw AccessError(kRefused);
     if (error) throw std::system_error(error);
     message.header = wire::decode(head, limit);

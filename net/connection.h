@@ -14,7 +14,7 @@
 
 namespace convoy {
 
-// A socket, encrypted from secure() on where there is a token.
+// A socket. If there is a token, it is encrypted after secure().
 struct Socket : tcp::socket {
     using tcp::socket::socket;
     Socket(tcp::socket&& plain) : tcp::socket(std::move(plain)) {}

@@ -277,7 +277,7 @@ void Coordinator::retire(Client& client, bool refused) {
 void Coordinator::break_ring(int lost, const std::string& why) {
     const std::string cause = lost < 0 ? why : cat(name(lost), ": ", why);
     log(cat("ring ", generation_, " ends: ", cause));
-    // A rank that computes comes back when the step is done; one that opened edges, at once.
+    // Ranks in the middle of a step come back when it ends; ranks that open edges come at once.
     if (stage_ != Stage::forming) due_ = Time::max();
     stage_ = Stage::gathering;
     broadcast(wire::encode(wire::Abort{lost, why, wire::End::ring, generation_}));

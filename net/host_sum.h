@@ -40,9 +40,9 @@ struct HostRank {
 class HostSum {
  public:
     static size_t bytes_for(size_t ranks);
-    // `memory`: bytes_for(ranks.size()), all zeros but the first 8, mapped by each of the ranks,
-    // of which this is number `index`. `stop` ends each wait by LinkLost;
-    // `moved` counts bytes. Both outlive this.
+    // `memory`: bytes_for(ranks.size()) bytes, zero except the first 8, mapped by every rank of
+    // `ranks`; `index` is this rank's index. `stop` ends each wait by LinkLost. `moved` counts
+    // bytes. Both must outlive this object.
     HostSum(SharedMemory memory, size_t index, std::vector<HostRank> ranks,
             const std::atomic<bool>& stop, std::atomic<uint64_t>& moved);
 

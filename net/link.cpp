@@ -87,7 +87,7 @@ size_t Link::receive_at_least(size_t least, std::span<std::byte> bytes) {
 void wait_for(const Link& out, bool want_out, const Link& in, bool want_in) {
     pollfd sockets[2] = {{want_out ? out.socket() : -1, POLLOUT, 0},
                          {want_in ? in.socket() : -1, POLLIN, 0}};
-    // Interrupted or failed: the next send or receive says what is wrong.
+    // If poll() is interrupted or fails, the next send or receive reports the error.
     ::poll(sockets, 2, -1);
 }
 

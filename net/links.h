@@ -26,7 +26,7 @@ namespace convoy {
 
 class LinkThread final : public Links {
  public:
-    // `links` by rank; closed where there is none. The membership must outlive it.
+    // `links` by rank; closed for ranks without a link. The membership must outlive this object.
     LinkThread(Membership& membership, uint32_t generation, std::vector<Link> links);
     ~LinkThread() override;
 

@@ -22,7 +22,7 @@ class Listener {
     // Listens at `address`, `port` (0: the system picks). Throws std::system_error. Throws
     // AccessError if other machines reach the address, and there is neither a token nor --open.
     void open(const asio::ip::address& address, uint16_t port);
-    // Listens at every address of this machine, of both families where there are two.
+    // Listens at every address of this machine, IPv4 and IPv6.
     void open_everywhere(uint16_t port);
     // Logs that anybody may join. Called in the process that other ranks join.
     void tell_if_exposed();

@@ -145,7 +145,7 @@ asio::awaitable<void> Membership::heartbeats(std::shared_ptr<Connection> connect
 void Membership::start(std::shared_ptr<Connection> connection, const wire::Welcome& welcome) {
     welcome_ = welcome;
     state_ = RankState::kConnecting;
-    if (welcome.server != welcome.rank) retire();  // rank 0's own, beside the one that it found
+    if (welcome.server != welcome.rank) retire();  // another coordinator serves this ring
     use(std::move(connection));
 }
 

@@ -43,7 +43,7 @@ asio::awaitable<Connected> Rejoin::run() {
             connected.links = co_await open_edges(m_, connected.welcome);
             co_return connected;
         } catch (const RingBroken&) {
-            // Another rank is lost: once more.
+            // Another rank is lost: tries again.
         }
     }
 }
@@ -56,7 +56,7 @@ asio::awaitable<void> Rejoin::until_welcome() {
             m_.send(wire::encode(m_.join_message(step_, planned_)));
         else
             co_await find_coordinator();
-        // Not often: those that are silent take their time, and WELCOME waits for it.
+        // Rarely, because each silent rank takes kAskPatience, and WELCOME waits for that.
         auto due = Clock::now() + kAskPatience;
         for (; m_.connected() && !is_welcome(); m_.status().throw_if_ended()) {
             co_await m_.wait_for_news(kAskPatience);

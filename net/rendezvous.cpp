@@ -155,7 +155,7 @@ asio::awaitable<void> Rendezvous::ask(std::vector<tcp::endpoint>& endpoints) {
         if (options_.rank >= 0 || options_.world > 0 || !options_.elastic) throw;
         refused = e.what();
     }
-    // A rank without a number, where a job trains already, takes part in it as by --join.
+    // If the job already trains, a rank without a number joins it as with --join.
     std::vector<tcp::endpoint> there{connection_->remote_endpoint()};
     options_.newcomer = true;
     try {

@@ -72,7 +72,7 @@ class Ring::Flow {
     struct Place {
         int piece;
         size_t at = 0;                 // bytes into it
-        Clock::time_point begin = {};  // of the piece, where it is recorded
+        Clock::time_point begin = {};  // of the piece, if it is recorded
     };
 
     bool is_done(const Place& place) const {

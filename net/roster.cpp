@@ -75,7 +75,7 @@ std::string Roster::why_refused(const Member& member) const {
 }
 
 std::vector<Roster::Refusal> Roster::add(int id, wire::Join join) {
-    const auto ground = [this] {  // on which members are refused, beside those before them
+    const auto ground = [this] {  // a reason to refuse members, besides earlier members
         const Member* zero = rank0();
         return std::pair(world(), zero ? zero->id : -1);
     };

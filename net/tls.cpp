@@ -129,7 +129,7 @@ TlsContext make_tls(const std::string& token) {
     SSL_CTX_set_options(raw, SSL_OP_NO_TICKET);
     SSL_CTX_set_session_cache_mode(raw, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_session_id_context(raw, kSuiteId, sizeof kSuiteId);  // as session_of()
-    // Without this, a server that offers any certificate in place of the key would be believed.
+    // Without this, a server could authenticate by any certificate instead of the key.
     SSL_CTX_set_verify(raw, SSL_VERIFY_PEER, nullptr);
     SSL_CTX_set_psk_use_session_callback(raw, offer_key);
     SSL_CTX_set_psk_find_session_callback(raw, find_key);
@@ -186,7 +186,7 @@ ssize_t Tls::write(std::span<const std::byte> bytes) {
     ERR_clear_error(), errno = 0;
     const int most = int(std::min<size_t>(bytes.size(), 1 << 30));
     const ssize_t written = outcome(SSL_write(native(), bytes.data(), most));
-    // Each end counts what it sends; the next write begins with the message that says so.
+    // Each end counts its own records. The next write begins with the KeyUpdate message.
     if (written > 0 && ++records_ % records_per_key == 0)
         SSL_key_update(native(), SSL_KEY_UPDATE_NOT_REQUESTED);
     return written;

@@ -70,7 +70,7 @@ CudaBackend::CudaBackend(int index, const BackendOptions& options)
 }
 
 CudaBackend::~CudaBackend() {
-    // Memory may only go when no kernel uses it; errors are for those who still need the results.
+    // Memory may be freed only when no kernel uses it. Errors are ignored: no result is needed.
     for (cudaStream_t stream : {upload_stream_, copy_stream_, stream_})
         (void)cudaStreamSynchronize(stream);
     timeline_.reset();

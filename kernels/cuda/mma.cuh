@@ -79,7 +79,7 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&to)[4], cons
                : "memory");
 }
 
-// Copies from global to shared memory which go on while the thread computes. Those requested
+// Copies from global to shared memory that continue while the thread computes. Copies requested
 // between two commits are a group; groups arrive in order.
 struct AsyncCopies {
     // 4 or 16 bytes, both addresses aligned to them; zeros, and nothing is read, if not `there`.

@@ -1,5 +1,5 @@
 // tensor_gemm.cuh — the product of gemm.cuh on tensor cores: the same operands, the same results up
-// to the rounding of what is multiplied.
+// to the rounding of the factors.
 //
 //   out[i][j] = epilogue(Σ_l a(i,l) · b(j,l))     sums in fp32; floats are rounded to tf32 before,
 //                                               bf16 are multiplied as they are

@@ -134,7 +134,7 @@ std::string ImportReport::text() const {
     std::string line =
         cat("loaded ", loaded.size(), " of ", loaded.size() + fresh.size(), " tensors");
     if (!fresh.empty()) line += cat("; initialised randomly: ", some(fresh));
-    std::vector<std::string> left = unused;  // without those that have another shape in the file
+    std::vector<std::string> left = unused;  // except tensors whose shape differs in the file
     std::erase_if(left, [&](const std::string& name) { return std::ranges::count(fresh, name); });
     if (!left.empty()) line += cat("; not used: ", some(left));
     return line;

@@ -98,7 +98,7 @@ Difference compare_with(int root, const std::vector<bool>& same, Params& params,
         const auto has_it = [&](const auto& sums) { return sums[p] == right[p]; };
         if (std::ranges::all_of(all, has_it)) continue;
         Held& part = parts[p];
-        std::vector<float> got;  // also where it is here already
+        std::vector<float> got;  // even if this rank already has the values
         if (communicator.rank() != root) got.resize(part.size);
         const std::span<float> values = got.empty() ? part.host : got;
         communicator.broadcast(std::as_writable_bytes(values), root);

@@ -46,7 +46,7 @@ size_t bucket_bytes_for(std::span<const EdgeTiming> edges, int world);
 // The slowest edge among the first `ranks` ranks; all 0 if there is none.
 EdgeTiming slowest_edge(std::span<const EdgeTiming> edges, int ranks);
 
-// A way to send what a rank has learned.
+// A way to send gradients or weights.
 struct Way {
     const char *name, *options;
     bool bf16 = false;

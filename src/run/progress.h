@@ -1,4 +1,4 @@
-// progress.h — how far a run is: its state that is no tensor. After a meeting it is the same on
+// progress.h — how far a run is: its state except tensors. After a meeting it is the same on
 // every rank; a rank that is behind gets it from another rank as JSON (recovery.cpp).
 #pragma once
 

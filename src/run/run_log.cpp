@@ -115,7 +115,7 @@ double RunLog::images_per_second() const { return double(run_.count) / std::max(
 
 void RunLog::event(const char* name, const json& fields) {
     std::lock_guard lock(mutex_);
-    // A stall is told by another thread than the one that writes curves.
+    // Not stalls: another thread reports them, and only one thread may write curves.
     if (tensorboard_ && std::string_view(name) != "stall") tensorboard_->event(name, fields);
     if (path_.empty() && !page_) return;
     const double now =
