@@ -313,13 +313,13 @@ void Coordinator::join_again(Client& client) {
     const wire::Join& join = client.join;
     client.rank = rank_of(ring_, join.process);
     const auto newcomers = clients(Role::newcomer);
-    // It was silent, and the ring that is formed without it may fail: it is to ask again.
+    // The rank was silent. It must ask again, because the ring without it may fail to form.
     const bool is_left =
         client.rank < 0 && stage_ == Stage::forming && rank_of(base_, join.process) >= 0;
     const bool is_new = client.rank < 0 && !is_left && join.newcomer;
     const bool is_full = is_new && (newcomers.size() >= kMostNewcomers ||
                                     ring_.world + int(newcomers.size()) >= wire::kMaxWorld);
-    // Another process listened here before, and is dead.
+    // This coordinator has no ring: the coordinator that the rank looks for is dead.
     const bool is_anew = ring_.world == 0 && generation_ == 1;
     if (is_anew || !elastic() || join.job != job_ || is_full || (client.rank < 0 && !is_new)) {
         const std::string why = is_anew ? cat("no job trains there yet: ", roster_.status())

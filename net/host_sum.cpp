@@ -52,7 +52,7 @@ SharedMemory map(int descriptor, size_t bytes) {
 
 SharedMemory create_memory(size_t bytes, MemoryTicket& ticket) {
     const int descriptor = memfd_create(kName, MFD_CLOEXEC);
-    // Reserved at once: a page that cannot be had later would end the process.
+    // Reserves all pages now. If a page were missing later, SIGBUS would end the process.
     if (const int error = descriptor < 0 ? 0 : posix_fallocate(descriptor, 0, off_t(bytes))) {
         close(descriptor);
         throw std::system_error(error, std::generic_category());
@@ -65,7 +65,7 @@ SharedMemory create_memory(size_t bytes, MemoryTicket& ticket) {
 
 SharedMemory open_memory(size_t bytes, const MemoryTicket& ticket) {
     const std::string path = cat("/proc/", ticket.process, "/fd/", ticket.descriptor);
-    // Before it is opened: with the process numbers of another container it may be anything.
+    // Checked before open(): in another container these numbers may name any file.
     char target[64] = "";
     const ssize_t length = readlink(path.c_str(), target, sizeof target - 1);
     if (length >= 0 && !std::string_view(target).starts_with(cat("/memfd:", kName, " ")))

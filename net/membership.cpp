@@ -407,8 +407,8 @@ void Membership::fail_alone(const std::string& why) noexcept {
 }
 
 void Membership::link_lost(const std::string& why) noexcept {
-    // A death, and an error that ends the job, are known at once; a link that broke by itself is
-    // not.
+    // The cause is known soon if a rank died or an error ends the job, but not if only this link
+    // broke.
     status_.wait_for_cause(welcome_.rules.elastic ? kFirstCause / 4 : kFirstCause);
     if (!welcome_.rules.elastic) return report(-1, why);  // does nothing if the job has ended
     std::promise<void> done;

@@ -125,7 +125,7 @@ asio::awaitable<void> Rendezvous::attempt() {
     } catch (const Error& e) {
         throw TryAgain(e.what());
     }
-    // DNS shuffles the addresses of a name; in one order they fail with one text, logged once.
+    // DNS shuffles the addresses. Sorted, they always fail with the same text, logged once.
     const bool v6 = endpoints.front().address().is_v6();
     std::ranges::sort(endpoints, {}, [v6](const tcp::endpoint& e) {
         return std::pair(e.address().is_v6() != v6, e);
@@ -281,8 +281,8 @@ asio::awaitable<void> Rendezvous::serve_if_mine() {
     bool in_use = false;
     for (const tcp::endpoint& endpoint : endpoints)
         if (!own_name) in_use = try_to_listen(endpoint.address()) || in_use;
-    // Where none of the addresses is ours, they are of a forwarded port or a public address in
-    // front of this machine, or of a coordinator that is not up yet. JOIN works for all of these.
+    // If no address is ours, --coord names a forwarded port, a public address in front of this
+    // machine, or a coordinator that is not up yet. JOIN works in all these cases.
     if (!listener.is_open() && !in_use && (own_name || options_.rank == 0)) try_to_listen({});
     if (!listener.is_open()) co_return;
     serves_ = true;
@@ -313,7 +313,8 @@ bool Rendezvous::try_to_listen(const asio::ip::address& address) {
     return false;
 }
 
-// Opens the port that peers dial. If this rank serves the coordinator, both use one port.
+// Opens the port that peers dial. A rank that serves the coordinator uses that port, except with
+// --port.
 void Rendezvous::listen_for_edges(const asio::ip::address& local) {
     Listener& listener = membership_.listener();
     const bool wanted_elsewhere = options_.listen_port && options_.listen_port != options_.port;
@@ -324,8 +325,8 @@ void Rendezvous::listen_for_edges(const asio::ip::address& local) {
     }
     const bool everywhere =
         !options_.advertise.empty() || (is_loopback(local) && !means_this_machine(options_.host));
-    // The coordinator's port on its own machine is never free for this: where its process was
-    // killed after it answered, the next one listens there.
+    // On the coordinator's machine a rank never takes the coordinator's port: if the coordinator is
+    // killed, its successor must be able to listen there.
     const bool beside_coordinator = connection_->remote_endpoint().address() == local;
     const int first = options_.listen_port
                           ? options_.listen_port

@@ -125,7 +125,7 @@ TlsContext make_tls(const std::string& token) {
                      SSL_CTX_set_ciphersuites(raw, kSuite) &&
                      SSL_CTX_set1_groups_list(raw, "X25519") && SSL_CTX_set_num_tickets(raw, 0);
     ENSURE(set, "this OpenSSL has no ", kSuite, " with X25519");
-    // None is given out, so none can fit: strangers' ones are not even decrypted.
+    // We issue no tickets, so a stranger's ticket is not even decrypted.
     SSL_CTX_set_options(raw, SSL_OP_NO_TICKET);
     SSL_CTX_set_session_cache_mode(raw, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_session_id_context(raw, kSuiteId, sizeof kSuiteId);  // as session_of()
@@ -168,7 +168,7 @@ ssize_t Tls::handshake() {
         errno = EPROTO;
     }
     if (done <= 0) return done;
-    // By the key, and in no other way: what make_tls() sets allows no other, this is a second bar.
+    // Only the key may authenticate. make_tls() allows nothing else; this is a second check.
     if (SSL_session_reused(native()) &&
         SSL_CIPHER_get_id(SSL_get_current_cipher(native())) == TLS1_3_CK_AES_128_GCM_SHA256)
         return 1;

@@ -84,7 +84,7 @@ __global__ void condense_kernel(Strips from, Strips to) {
         double sums[2] = {own.sum, own.squares};
         add_columns(sums);
         if (threadIdx.y == 0 && c < C) {
-            // About the mean, which as a float is off by `shift`.
+            // Moves the center to the mean. As a float, the mean is off by `shift`.
             const double n = double(end - begin), mean = own.pivot + sums[0] / n;
             const float center = float(mean);
             const double shift = mean - double(center);

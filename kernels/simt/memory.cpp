@@ -138,7 +138,7 @@ class Memory {
         }
         return nullptr;
     }
-    // Again at each allocation, since a test framework puts its own in place for each test.
+    // Again at each allocation, because a test framework installs its own handler per test.
     static void install_handler() {
         struct sigaction now;
         sigaction(SIGSEGV, nullptr, &now);

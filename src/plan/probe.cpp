@@ -85,7 +85,7 @@ JobTiming probe_job(Communicator& communicator, const Config& config, const std:
     bar.add(1);
     check_stop();
 
-    // Steps whose sums go nowhere, with a learning rate that leaves the weights as they are.
+    // Steps that send no sums. The learning rate is 0, so the weights do not change.
     NullCommunicator nowhere(0, 1);
     TrainerOptions options(config);
     options.config.sync = SyncKind::kRing, options.config.sync_every = 1;

@@ -79,7 +79,7 @@ json trace_part(const Tracer& tracer, int64_t first) {
             overwritten.push_back(track->name);
         events.push_back(meta("thread_name", track->place, "name", track->name));
         events.push_back(meta("thread_sort_index", track->place, "sort_index", track->place));
-        // They were written when they ended; the outer of two that begin together goes first.
+        // Slices are in the order of their ends. Of two that begin together, the outer goes first.
         std::ranges::stable_sort(
             entries, {}, [](const TraceEntry& e) { return std::pair(e.begin, -e.duration); });
         for (const TraceEntry& e : entries)
