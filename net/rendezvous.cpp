@@ -313,8 +313,7 @@ bool Rendezvous::try_to_listen(const asio::ip::address& address) {
     return false;
 }
 
-// Opens the port that peers dial. A rank that serves the coordinator uses that port, except with
-// --port.
+// Opens the port that peers dial. Without --port, the coordinator of this process uses it too.
 void Rendezvous::listen_for_edges(const asio::ip::address& local) {
     Listener& listener = membership_.listener();
     const bool wanted_elsewhere = options_.listen_port && options_.listen_port != options_.port;

@@ -64,14 +64,14 @@ class Machine {
     // Removes and returns the stack from `begin` on, which must not reach below the last mark.
     std::vector<uint32_t> pop_from(size_t begin) {
         const size_t bottom = marks_.empty() ? 0 : marks_.back();
-        if (begin > stack_.size() || begin < bottom) fail("its pickle pops from an empty stack");
+        if (begin > stack_.size() || begin < bottom) fail("its pickle pops a missing value");
         const std::vector<uint32_t> top(stack_.begin() + ptrdiff_t(begin), stack_.end());
         stack_.resize(begin);
         return top;
     }
     uint32_t pop() { return pop_from(stack_.size() - 1)[0]; }
     std::vector<uint32_t> pop_marked() {
-        if (marks_.empty()) fail("its pickle pops a mark that is not there");
+        if (marks_.empty()) fail("its pickle pops a missing mark");
         std::vector<uint32_t> top = pop_from(marks_.back());
         marks_.pop_back();
         return top;
