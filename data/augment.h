@@ -19,8 +19,8 @@ enum class Augment {
 };
 
 enum class Flip {
-    random,       // a new coin each epoch
-    alternating,  // a coin in the first epoch, after which every epoch turns it over
+    random,       // draws anew in each epoch
+    alternating,  // draws in the first epoch; then every epoch does the opposite
     off,
 };
 
@@ -33,7 +33,7 @@ struct Changes {
     double erase = 0;              // probability that a part of the normalised image becomes 0
     double mixup = 0, cutmix = 0;  // parameters of Beta; the loader mixes images
 
-    // Whether something changes bytes between resizing and normalising.
+    // Whether a change works on bytes, between resizing and normalising.
     bool to_bytes() const;
     bool mix() const { return mixup > 0 || cutmix > 0; }
 };
@@ -43,7 +43,7 @@ struct Preprocess {
     Augment augment = Augment::crop;
     Changes changes = {};
     uint64_t seed = 0;
-    // ImageNet's; for grey images their means over the three channels.
+    // ImageNet's values; for grey images, their means over the three channels.
     std::array<float, 3> mean = {0.485f, 0.456f, 0.406f}, std = {0.229f, 0.224f, 0.225f};
 
     explicit Preprocess(InputSize input = 64) : size(input) {
@@ -54,11 +54,11 @@ struct Preprocess {
     float scale(int c) const { return 1 / (255 * std[size_t(c)]); }
     float bias(int c) const { return -mean[size_t(c)] / std[size_t(c)]; }
 
-    // The same without chance: whole images if training sees whole images, else centre crops.
+    // The same without random changes: whole images if training uses them, else centre crops.
     Preprocess for_validation() const;
 };
 
-// torchvision's RandomResizedCrop.get_params with our random numbers. All functions here are pure.
+// torchvision's RandomResizedCrop.get_params with our random numbers. The functions here are pure.
 Crop random_resized_crop(int H, int W, uint64_t seed, uint32_t epoch, uint64_t sample);
 bool flips(Flip flip, uint64_t seed, uint32_t epoch, uint64_t sample);
 
@@ -75,8 +75,8 @@ struct RowBuffers {
     std::vector<PixelStep> steps = {};
 };
 
-// Resizes, changes and normalises the part, and writes it to `row`: size.elems() floats. Does not
-// mix.
+// Resizes, changes and normalises the part. Writes size.elems() floats to `row`. Does not mix
+// images.
 void input_row(const Image& part, const Preprocess& how, uint32_t epoch, uint64_t sample,
                RowBuffers& buffers, float* row);
 

@@ -106,7 +106,7 @@ void print(const std::string& name, const json& part, const std::vector<std::str
     if (const uint64_t all = part["left_out_of_shards"]; all > part["left_out"].size())
         fmt::print(out, "left out: {} records in all\n", all);
     if (const LeftOut left_out = part["left_out_by_kind"]; !left_out.empty())
-        fmt::print(out, "left out, no samples by their names: {}\n", left_out_text(left_out));
+        fmt::print(out, "left out because of their names: {}\n", left_out_text(left_out));
     fmt::print(out, "{}: {} images, {} bad\n", name, part["images"].get<int64_t>(),
                part["bad"].size());
     size_t width = 5;
@@ -166,7 +166,7 @@ int64_t check_data(const DataSet& set, int threads, int64_t max_pixels, bool as_
         for (const auto& pair : *pairs)
             fmt::print(out, "in {}: {} = {}\n", what, pair[0].get<std::string>(),
                        pair[1].get<std::string>());
-    if (harmless) fmt::print(out, "{} more images repeat another of their class\n", harmless);
+    if (harmless) fmt::print(out, "{} more images repeat another image of their class\n", harmless);
     return bad;
 }
 

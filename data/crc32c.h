@@ -13,7 +13,7 @@
 
 namespace convoy {
 
-// The checksum of `bytes` after bytes with the checksum `before`.
+// The checksum of earlier bytes followed by `bytes`; `before` is the checksum of the earlier bytes.
 inline uint32_t crc32c(std::span<const uint8_t> bytes, uint32_t before = 0) {
 #ifdef __SSE4_2__
     uint64_t crc = ~before;
@@ -27,7 +27,7 @@ inline uint32_t crc32c(std::span<const uint8_t> bytes, uint32_t before = 0) {
     for (; i < bytes.size(); ++i) last = _mm_crc32_u8(last, bytes[i]);
     return ~last;
 #else
-    // The start value is the remainder before, with its bits in reverse.
+    // Begins with the remainder of the earlier bytes, bits reversed.
     uint32_t start = 0;
     for (int bit = 0; bit < 32; ++bit) start |= (~before >> bit & 1) << (31 - bit);
     boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true> crc(start);

@@ -34,7 +34,7 @@ struct Crop {
 // Converts n pixels as Pillow does: (19595·R + 38470·G + 7471·B) / 2^16, rounded. grey may be rgb.
 void rgb_to_grey(const uint8_t* rgb, size_t n, uint8_t* grey);
 
-// The default limit for the pixels of an image. Above it Pillow warns of a decompression bomb.
+// The default limit for pixels per image. Above this limit Pillow warns of a decompression bomb.
 constexpr int64_t kMaxPixels = 89'478'485;
 
 class JpegReader;
@@ -56,8 +56,8 @@ class Decoder {
     void open(std::span<const uint8_t> bytes, const std::string& name);
     int H() const { return H_; }
     int W() const { return W_; }
-    // Decodes the opened image, or only `crop` of it: the same pixels, and for a JPEG less work.
-    // Damage outside of the crop may then go unnoticed, but a missing end does not.
+    // Decodes the opened image, or only `crop`: the same pixels, and for a JPEG less work. With a
+    // crop, damage elsewhere may go unnoticed, but a missing end never does.
     void read(Image& image) { read({0, 0, H_, W_}, image); }
     void read(Crop crop, Image& image);
 

@@ -21,7 +21,7 @@ class GeneratedSource final : public Source {
  public:
     static const std::vector<std::string>& all_classes();  // circle, square, triangle
 
-    // Samples first, first+1, … of the set; `classes` are some of all_classes(), taken in turns.
+    // Samples first, first+1, … of the set. `classes` are some of all_classes(), used in turn.
     GeneratedSource(std::vector<std::string> classes, uint64_t seed, uint64_t first, size_t count);
 
     std::string name(size_t i) const override;

@@ -53,8 +53,8 @@ Location locate_http(const std::string& text) {
              "may hold a password); it needs https://host/path");
     if (text.find("…") != text.npos)  // from a run's settings, which hold no secrets
         fail("'", text,
-             "' stands for a URL with a password or a query, which is not kept: give it "
-             "again, by --data (or --val)");
+             "' is a URL without its password or query, which no run stores: give the whole "
+             "URL again, by --data (or --val)");
     Location location;
     const std::string user = part_of(url, CURLUPART_USER, CURLU_URLDECODE);
     if (!user.empty())
@@ -103,7 +103,7 @@ Location locate_s3(const std::string& text, const Variable& variable) {
     const std::string id = variable("AWS_ACCESS_KEY_ID");
     const std::string secret = variable("AWS_SECRET_ACCESS_KEY");
     if (id.empty() != secret.empty())
-        fail("of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY only one is set: set both, or none");
+        fail("only one is set of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: set both, or none");
     if (!id.empty()) {
         if (curl_version_info(CURLVERSION_NOW)->version_num < 0x075700)
             fail(text, ": this libcurl, ", LIBCURL_VERSION,

@@ -1,6 +1,6 @@
 // http.h — requests for objects at http://, https:// and s3:// URLs, by libcurl.
 //
-// What an answer means:
+// The result of each answer:
 //   206 with the Content-Range that was asked for, or 200     the bytes
 //   408, 425, 429, 5xx, no connection, a stall, an early end  a fault that may pass: try again
 //   anything else                                             a fault that stays
@@ -45,11 +45,11 @@ struct Answer {
     uint64_t received = 0;   // bytes written to the file
 };
 
-// Makes one request, blocking. With file = -1 it finds out the size and version of `object`.
-// Otherwise it writes the object's bytes from `begin` on to the file, at the same offsets; from 0
-// on if the server does not serve ranges. A request ends if it has no connection, or next to no
-// data, for `stall` seconds, and within a second after `stop` is set. Redirects are followed, but
-// not by a signed request, and not from https to http. Each thread keeps its connections open.
+// Makes one request, blocking. With file = -1 it finds the size and version of `object`. Otherwise
+// it writes the object's bytes from `begin` on to the file, at the same offsets; if the server does
+// not serve ranges, it writes all bytes. A request ends after `stall` seconds without a connection
+// or almost without data, and within a second after `stop` is set. It follows redirects, except if
+// the request is signed, and from https to http. Each thread keeps its connections open.
 Answer http_get(const Location& location, ObjectInfo& object, int file, uint64_t begin, long stall,
                 const std::atomic<bool>& stop);
 

@@ -161,7 +161,7 @@ StoragePtr labels_beside(const std::string& images, const Remote& remote) {
     const size_t at = name.find("images"), kind = name.find("idx3");
     if (at == std::string::npos)
         fail(images,
-             ": IDX images whose labels are not found: name the two files …images… and …labels…");
+             ": no labels found for these IDX images: name the files …images… and …labels…");
     std::string labels = name;
     if (kind != std::string::npos) labels.replace(kind, 4, "idx1");
     labels.replace(at, 6, "labels");
@@ -170,7 +170,7 @@ StoragePtr labels_beside(const std::string& images, const Remote& remote) {
     const std::string other = is_zipped ? path.substr(0, path.size() - 3) : path + ".gz";
     if (is_url(path) || fs::exists(path)) return open_storage(path, remote);
     if (fs::exists(other)) return open_local(other);
-    fail(public_name(images), ": its labels, '", labels, "', are not beside it");
+    fail(public_name(images), ": its labels, '", labels, "', are not next to it");
 }
 
 // The unpacked content of a gzipped file; other files themselves. The name of a remote file must
@@ -180,7 +180,7 @@ StoragePtr content_of(const StoragePtr& file) {
                may_be = !is_remote || file->name().ends_with("gz");
     if (!may_be || !is_gzip(head_of(*file))) return file;
     if (file->name().ends_with(".tar.gz") || file->name().ends_with(".tgz"))
-        fail(file->name(), ": a compressed tar cannot be read at any offset; gunzip it");
+        fail(file->name(), ": a compressed tar has no random access; unpack it with gunzip");
     return in_memory(file->name(), inflate(*file, kMaxInflated));
 }
 
@@ -334,7 +334,7 @@ std::vector<Shard> open_shards(const std::vector<std::string>& names, const Inde
     const auto far = std::ranges::find_if(todo, [&](size_t i) { return is_url(names[i]); });
     if (far != todo.end())
         log.info(shards[*far].name, ": without a ", kIndexName,
-                 " beside it, shards are read once before training: ", count_text(double(bytes)),
+                 " next to it, shards are read once before training: ", count_text(double(bytes)),
                  "B; `trainer pack` writes one");
     ProgressBar progress(log,
                          cat("indexing ", counted(int64_t(todo.size()), "shard"), " of ",

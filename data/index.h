@@ -1,4 +1,4 @@
-// index.h — where in a shard its samples are: made by one scan, kept in a file next to the shards.
+// index.h — where the samples of a shard are. One scan finds them; a file by the shards keeps them.
 //
 // The file "convoy.index" of a folder, little-endian:
 //

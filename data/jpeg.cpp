@@ -120,7 +120,7 @@ void JpegReader::read(Crop crop, Image& image) {
     const bool cmyk = info_.out_color_space == JCS_CMYK;
     const size_t there = cmyk ? 4 : info_.out_color_space == JCS_GRAYSCALE ? 1 : 3;
     if (size_t(info_.output_components) != there)
-        give_up("damaged: not the number of colours that was announced");
+        give_up("damaged: the number of colours contradicts the header");
     const JDIMENSION begin = JDIMENSION(crop.top), end = JDIMENSION(crop.top + crop.H);
     size_t left = size_t(crop.left);  // of the crop in line_
     if (crop.W < W()) {

@@ -1,5 +1,5 @@
-// large_image.h — one image at a time: what is a fault of the image, and how much memory all the
-// images take that a process decodes at once.
+// large_image.h — what counts as a fault of an image, and a limit on the memory of all images that
+// a process decodes at once.
 #pragma once
 
 #include <algorithm>
@@ -33,11 +33,11 @@ class LargeImage {
     }
     LargeImage(const LargeImage&) = delete;
 
-    // The image was large: free its memory before this ends.
+    // Whether the image is large. Then its memory must be freed before this object is destroyed.
     bool is_large() const { return bytes_ > 0; }
 
-    // Blocks until this thread's image may take so many bytes. An image that needs more than the
-    // budget waits until it is alone. Only the first call for an image counts.
+    // Blocks until this thread's image may take this many bytes. An image above the whole budget
+    // waits until no other large image is left. Only the first call for an image counts.
     static void expect(uint64_t bytes) {
         if (!current_ || current_->is_large() || bytes <= kLeast) return;
         const uint64_t all = std::max(8 * kLeast, kLeast * std::thread::hardware_concurrency());
@@ -46,7 +46,7 @@ class LargeImage {
         changed_.wait(lock, [&] { return taken_ + bytes <= all; });
         taken_ += current_->bytes_ = bytes;
     }
-    // The same for encoded bytes. How many pixels will follow is not known yet.
+    // The same for encoded bytes, before the number of pixels is known.
     static void expect_encoded(uint64_t bytes) { expect(bytes > kLeast ? UINT64_MAX : 0); }
 
  private:
@@ -57,8 +57,8 @@ class LargeImage {
     inline static uint64_t taken_ = 0;
 };
 
-// Runs `work`, which reads and decodes sample i. Returns why the image is bad, or "". Other
-// exceptions pass, such as Unreachable.
+// Runs `work`, which reads and decodes sample i. Returns why the image is bad, or "". Passes on
+// other exceptions, such as Unreachable.
 template <class Work>
 std::string image_fault(const Source& source, size_t i, const Work& work) try {
     work();

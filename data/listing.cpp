@@ -69,9 +69,9 @@ ClassNames by_number(const std::set<Label>& labels, const Names& given, const Na
     if (first == 1 && offset == 0 && base.empty() &&
         (given.empty() || int64_t(given.size()) == last))
         fail(where, ": labels run from 1 to ", last,
-             " and none is 0. Where 1 is the first class, as "
-             "in TFRecords of ImageNet, give --label-offset 1; a model of ",
-             last + 1, " classes would have one without images");
+             " and none is 0. If 1 is the first class, as in "
+             "TFRecords of ImageNet, give --label-offset 1; else class 0 of ",
+             last + 1, " classes would have no images");
     ClassNames classes{names_of_numbers(last, own, given, base, where), {}};
     for (const Label& label : labels)
         classes.name_of[label] = classes.names[size_t(*label.number - offset)];

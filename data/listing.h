@@ -1,5 +1,5 @@
-// listing.h — finds the classes of a set, before some of them are chosen: names of folders, or
-// labels of records, which are numbers or names.
+// listing.h — finds all classes of a set, before some are chosen. A class comes from the name of a
+// folder, or from the label of a record, which is a number or a name.
 #pragma once
 
 #include <functional>
@@ -20,11 +20,11 @@ struct ClassNames {
     std::map<Label, std::string> name_of;  // of each label
 };
 
-// labels: all that occur. Numbers count from label_offset on. The name of a number comes from the
-// labels themselves, else from `given` (a file of class names), else from `base` (the classes of
-// the training set, unless they are numbers too), else it is the number. Labels without a number
-// are sorted by name, or in the order of `given`. `where` is for messages. Throws Error: a number
-// that cannot be a class, labels with and without numbers, a name that `given` does not have.
+// labels: all labels of the set. Numbers count from label_offset. The name of a number comes from
+// the labels, else from `given` (a file of class names), else from `base` (the classes of the
+// training set, unless they are numbers too), else it is the number. Labels without numbers are
+// sorted by name, or in the order of `given`. `where` is for messages. Throws Error: a number that
+// cannot be a class, labels with and without numbers in one set, a name that is missing in `given`.
 ClassNames name_classes(const std::set<Label>& labels, const std::vector<std::string>& given,
                         const std::vector<std::string>& base, int64_t label_offset,
                         const std::string& where);
@@ -47,7 +47,7 @@ Listing list_place(const Place& place, const Names& base, const DataOptions& opt
 
 // Lines of path, tab, label.
 struct FileList {
-    std::string folder;  // that of the list: paths are relative to it
+    std::string folder;  // the folder of the list: paths are relative to it
     std::vector<ImageFile> files = {};
     // All labels that occur, each once. ImageFile::label is an index into them.
     std::vector<Label> labels = {};

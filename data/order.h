@@ -75,15 +75,15 @@ Range share_of(int64_t count, std::span<const double> shares, int rank);
 // The size of the largest part.
 int64_t largest_share(int64_t count, std::span<const double> shares);
 
-// For --shards mine, where rank r alone holds parts[r] samples of an epoch: how many of the epoch's
-// first `position` samples belong to `rank`. Ranks advance in proportion to their parts, so all of
-// them end together. The sum over all ranks is `position`, and no rank goes back as it grows.
+// For --shards mine, where rank r alone holds parts[r] samples of an epoch. Returns how many of the
+// epoch's first `position` samples belong to `rank`. All ranks end together, as they advance in
+// proportion to their parts. The sum over ranks is `position`. Results never fall as it rises.
 int64_t dealt(int64_t position, std::span<const int64_t> parts, int rank);
 // The most samples of `rank` among any `count` consecutive ones.
 int64_t most_dealt(int64_t count, std::span<const int64_t> parts, int rank);
 
-// Parses "5:3:2:0" into weights; "" gives `world` equal ones. Throws Error: not numbers, negative,
-// all zero, not one per rank.
+// Parses "5:3:2:0" into weights. "" gives `world` equal weights. Throws Error if the weights are no
+// numbers, negative, all zero, or not one per rank.
 std::vector<double> parse_shares(const std::string& text, int world);
 
 }  // namespace convoy

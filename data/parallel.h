@@ -12,7 +12,7 @@
 
 namespace convoy {
 
-// Runs work(i) for each i below n. If some of them throw, throws what the lowest i threw.
+// Runs work(i) for each i below n. If calls throw, rethrows the exception of the lowest i.
 inline void for_each_parallel(size_t n, int threads, const std::function<void(size_t)>& work) {
     std::atomic<size_t> next = 0;
     std::mutex mutex;

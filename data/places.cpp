@@ -340,7 +340,7 @@ Places places_at_url(const std::string& url, const Remote& remote) {
         if (train.empty()) fail(where, "dataset.json: names no shards for training");
         return {{where, train}, val.empty() ? Place{} : Place{where + " (val)", val}};
     } catch (const nlohmann::json::exception&) {
-        fail(where, "dataset.json: not as `trainer pack` writes it");
+        fail(where, "dataset.json: not in the form of `trainer pack`");
     }
 }
 

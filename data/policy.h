@@ -35,18 +35,18 @@ constexpr int kPolicyOps = 14, kPolicyBins = 31;
 // The step for operation `op` at magnitude `bin`. `negative` counts if the operation has two signs.
 PixelStep policy_step(AutoAugment policy, int op, int bin, bool negative, int H, int W);
 
-// With probability p, a part to set to 0 after normalising: 2 % to 33 % of the image, with a ratio
-// of 0.3 to 3.3. Otherwise its H is 0.
+// With probability p, returns a part of the image to set to 0 after normalising: 2 % to 33 % of its
+// area, with a ratio of 0.3 to 3.3. Otherwise returns a part with H = 0.
 Crop erased_part(int H, int W, double p, Random random);
 
-// How an image is mixed with its partner: image = own·image + (1 − own)·partner, or, if the box is
-// not empty, the box shows the partner. The two labels have the weights own and 1 − own.
+// How an image is mixed with its partner: image = own·image + (1 − own)·partner. If the box is not
+// empty, the box shows the partner instead. The labels have the weights own and 1 − own.
 struct Mix {
     float own = 1;
     Crop box{0, 0, 0, 0};
 };
-// own is drawn from Beta(mixup, mixup). For cutmix it is the part of the image outside the box,
-// which is at a random place. If both are above 0, each image gets one of the two.
+// mixup: own is drawn from Beta(mixup, mixup). cutmix: own is the part of the image outside the
+// box, and the box has a random place. If both are above 0, one of them is drawn for each image.
 Mix draw_mix(double mixup, double cutmix, int H, int W, Random random);
 // Mixes two rows of H·W·C floats.
 void mix_rows(const Mix& mix, int H, int W, int C, const float* partner, float* row);

@@ -4,9 +4,9 @@
 //   read() ────► the front of the plan ───────────────┴─► threads ─► KEY.part ─► KEY ─► read()
 //
 // Both files are in FOLDER/convoy-shards. KEY is the SHA-256 of URL, version (ETag) and size. Only
-// complete files are read. A part that an earlier run left is continued. Several processes may
-// share the folder: a lock on the part makes one of them fetch it. The next file waits until there
-// is room. Files that are not in the plan make room, the least recently read one first.
+// complete files are read. An unfinished .part of an earlier run is continued. Several processes
+// may share the folder: a lock on the .part lets one of them fetch it. A transfer waits until there
+// is room. For room, files outside the plan are deleted, the least recently read one first.
 #pragma once
 
 #include <memory>
@@ -21,11 +21,11 @@ struct RemoteOptions {
     std::string cache = {};              // folder; "": the user's (cache_folder)
     uint64_t cache_bytes = 10ull << 30;  // that the files in it may take
     int connections = 8;                 // files fetched at a time
-    double patience = 60;  // seconds without a byte until a request that fails is an error
-    long stall = 10;       // seconds without data until a request has failed
+    double patience = 60;  // seconds without a byte until failing requests are an error
+    long stall = 10;       // seconds without data until one request fails
 };
 
-// The threads and the folder that all its storages share.
+// The threads and the folder that all remote storages share.
 class Remote {
  public:
     // The log gets a line when a server fails and when it answers again. It must outlive the

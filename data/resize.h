@@ -27,12 +27,12 @@ inline ImageView view(const Image& image) {
 constexpr int kWeightBits = 22;
 constexpr int kLowBits = 15;  // of a weight, in Taps::low
 
-// Weights for some pixels ("places") of a resized axis. Each reads `count` input places from
-// `first`.
+// Weights for some output places (pixels) of a resized axis. Each output place reads `count` input
+// places from `first` on.
 struct Taps {
     std::vector<int32_t> first, count;
-    // A weight is high·2^15 + low, both 16-bit factors. A place has `stride` weights, a multiple of
-    // four; those after `count` are zeros.
+    // A weight is high·2^15 + low; both factors have 16 bits. Each place has `stride` weights, a
+    // multiple of four. The weights after `count` are zeros.
     std::vector<int16_t> high, low;
     size_t stride = 0;
 
@@ -42,15 +42,15 @@ struct Taps {
     // The input places that are read: [begin(), end()).
     int begin() const { return first.front(); }
     int end() const { return first.back() + count.back(); }
-    // Weight k < count[place]; those of a place sum to about 2^kWeightBits.
+    // Weight k < count[place]. The weights of a place sum to about 2^kWeightBits.
     uint32_t weight(size_t place, int k) const {
         const size_t at = place * stride + size_t(k);
         return uint32_t(high[at]) << kLowBits | uint32_t(low[at]);
     }
 };
 
-// How an image is resized: to H×W, of which only a window is computed. flip mirrors it left to
-// right.
+// How an image is resized to H×W. Only the window of the result is computed. flip mirrors the
+// result left to right.
 struct Resizing {
     int H, W;
     Crop window;

@@ -47,8 +47,8 @@ struct Sums {
     }
 };
 
-// For each pixel of the result, from left to right, what filter_block() looks up. 16 more than
-// there are, since it reads 16 at once.
+// What filter_block() looks up for each pixel of the result, from left to right. Has 16 entries
+// more than pixels, because filter_block() reads 16 at once.
 struct Places {
     std::vector<uint32_t> begin;                               // byte of a row
     std::vector<uint32_t> a[kGroups], b[kGroups], c[kGroups];  // Digits
@@ -71,8 +71,8 @@ struct Places {
     }
 };
 
-// Bytes [i, i + 16) of each row of the result; all that they read lies in the 64 bytes from
-// `window` on, and of group g in those 4·C·g bytes after them.
+// Computes bytes [i, i + 16) of each row of the result. Group g of the taps reads only the 64 bytes
+// from window + 4·C·g on.
 template <int kUsed>
 void filter_block(const uint8_t* in, size_t in_bytes, int rows, size_t C, const Places& places,
                   size_t i, size_t window, __mmask16 kept, uint8_t* out, size_t out_bytes) {

@@ -96,8 +96,8 @@ void ShardSource::read(size_t i, std::vector<uint8_t>& bytes) const {
     if (is_raw) raw_to_pnm(index.shape, planes, bytes);
 }
 
-// Checks that shards which are read at the same time fit the cache. They have the most bytes when a
-// visit begins.
+// Checks that shards which are read at the same time fit the cache. The largest sum of their bytes
+// occurs at the begin of a visit.
 static void check_room(const std::vector<Shard>& shards, const std::vector<Visit>& visits) {
     uint64_t bytes = 0, most = 0, room = UINT64_MAX;
     for (size_t i = 0, oldest = 0; i < visits.size(); ++i) {
@@ -109,7 +109,7 @@ static void check_room(const std::vector<Shard>& shards, const std::vector<Visit
         most = std::max(most, bytes);
     }
     if (most > room)
-        fail("the shards that are read at a time have ", bytes_text(double(most)),
+        fail("shards that are read at the same time have ", bytes_text(double(most)),
              ", more than --cache may hold: give --cache DIR:", (most >> 20) + 1,
              "M or more, or shuffle fewer images at a time with --shuffle window=N");
 }

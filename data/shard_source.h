@@ -17,9 +17,8 @@ class ShardSource final : public Source {
     ShardSource(std::vector<Shard> shards, std::vector<std::string> classes,
                 const std::vector<std::vector<int32_t>>& class_of);
 
-    std::string name(size_t i) const override;  // "train-000.tar, byte 1536"
-    std::string title(
-        size_t i) const override;  // "train-000.tar/hat/12.jpg"; of what is no tar: name
+    std::string name(size_t i) const override;   // "train-000.tar, byte 1536"
+    std::string title(size_t i) const override;  // "train-000.tar/hat/12.jpg"; without tar: name(i)
     // Compares the bytes with the checksum in the index.
     void read(size_t i, std::vector<uint8_t>& bytes) const override;
     void plan(std::vector<Visit> visits, uint64_t position) const override;

@@ -13,12 +13,12 @@
 
 namespace convoy {
 
-// The storage as a whole fails, such as a server or a disk. No sample is bad, and the run ends.
+// The whole storage fails, such as a server or a disk. So no sample is bad, and the run ends.
 struct Unreachable : Error {
     using Error::Error;
 };
-// There is no such object, or it may not be read. S3 gives the same answer to both without the
-// right to list the bucket.
+// The object does not exist, or access is refused. Without the right to list the bucket, S3 gives
+// the same answer to both.
 struct Missing : Unreachable {
     using Unreachable::Unreachable;
 };
@@ -33,14 +33,14 @@ class Storage {
     // A number that differs after the content has changed (the time of the last change); 0:
     // unknown.
     virtual uint64_t stamp() const { return 0; }
-    // Fills `bytes` from `offset` on; blocks until they are here. Throws Error with the storage and
-    // the offset if they cannot be read or the storage ends before. May be called by many threads
-    // at once.
+    // Fills `bytes` from `offset` on, and blocks until they are here. Throws Error with the storage
+    // and the offset if the bytes cannot be read, or if the storage ends too early. Many threads
+    // may call it at once.
     virtual void read(uint64_t offset, std::span<uint8_t> bytes) const = 0;
-    // Hints; they neither block nor throw. The file will be read as a whole: a remote one is
-    // fetched.
+    // Hints, which neither block nor throw. prepare(): the file will be read as a whole, so a
+    // remote file is fetched.
     virtual void prepare() const {}
-    // The file has been read.
+    // finish(): the file has been read.
     virtual void finish() const {}
     // The bytes that all storages of this kind together may take on this machine.
     virtual uint64_t room() const { return UINT64_MAX; }

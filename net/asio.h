@@ -13,8 +13,8 @@
 #define ASIO_NO_DEPRECATED
 #define ASIO_SEPARATE_COMPILATION
 
-// Asio allocates and frees the frames of coroutines with its own pair of functions. GCC 12 warns of
-// a mismatch, wrongly, whenever it inlines only one of the two.
+// Asio has its own functions that allocate and free coroutine frames. GCC 12 reports a mismatch,
+// wrongly, whenever it inlines only one of these two functions.
 #pragma GCC diagnostic ignored "-Wmismatched-new-delete"
 
 #include <version>  // first: Asio 1.22 reads its macros
@@ -46,19 +46,19 @@ namespace convoy {
 
 using asio::ip::tcp;
 
-// Runs `work` beside the caller. It reports its own failures: whatever it throws is a mistake of
-// this program, and ends the process with a message.
+// Runs `work` alongside the caller. `work` reports its own failures. An exception from it is a bug
+// of this program and ends the process with a message.
 void spawn(const asio::any_io_executor& executor, asio::awaitable<void> work);
 
 asio::awaitable<void> sleep_for(std::chrono::milliseconds time);
 
-// A wait that ended because its time was up.
+// A wait ended because its time was up.
 struct TimedOut : Error {
     using Error::Error;
 };
 
-// Runs `work`, which waits for `socket` alone, for at most `patience`; then closes the socket and
-// throws TimedOut ("nothing in 5000 ms"). What `work` throws passes through at once.
+// Runs `work`, which waits only for `socket`, for at most `patience`; then closes the socket and
+// throws TimedOut ("nothing in 5000 ms"). An exception of `work` passes through at once.
 asio::awaitable<void> within(std::chrono::milliseconds patience, tcp::socket& socket,
                              asio::awaitable<void> work);
 

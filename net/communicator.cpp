@@ -26,7 +26,7 @@ std::vector<Peer> peers_of(const wire::Welcome& welcome) {
     return peers;
 }
 
-// all[r] = rank r's bytes; `data` are those of `rank`.
+// all[r] = the bytes of rank r. `data` holds the bytes of `rank`.
 void gather_bytes(Ring& ring, int rank, std::span<const std::byte> data,
                   std::vector<std::vector<std::byte>>& all) {
     if (data.size() > kGatherLimit)
@@ -56,7 +56,7 @@ std::vector<std::span<std::byte>> as_bytes(const std::vector<std::span<float>>& 
 }
 
 class RingCommunicator final : public Communicator {
-    // Some of the ranks, with a ring of their own, in the same queue.
+    // A group of ranks with its own ring. Its collectives run in the queue of all ranks.
     class Group final : public NullCommunicator {
      public:
         Group(RingCommunicator& all, Ring& ring, std::vector<int> ranks, int rank)
@@ -311,7 +311,7 @@ class RingCommunicator final : public Communicator {
                 wire::End::cut_off);
         }
     }
-    // Where some rank has company on its host. An error is that of the next collective too.
+    // Only if a host has several ranks. The next collective reports an error of this call.
     void share_memory() {
         if (!me_.rules.shm || hosts_of(me_.ring, me_.peers).size() == me_.ring.size()) return;
         submit([this] {

@@ -43,39 +43,39 @@ enum class Phase {
     kCheckpoint
 };
 
-// A rank was lost, and with it the ring: regroup() forms a new one of those that are left.
+// A rank was lost, so the ring is broken. regroup() forms a new ring of the remaining ranks.
 struct RingBroken : Error {
     using Error::Error;
 };
-// Every rank sees this error (NaN in summed gradients): it ends the job, also an elastic one.
+// An error that every rank sees (NaN in summed gradients). It ends every job, even an elastic one.
 struct JobError : Error {
     using Error::Error;
 };
-// The others go on without this rank, which was silent for too long.
+// The other ranks continue without this rank, because it was silent for too long.
 struct LeftBehind : Error {
     using Error::Error;
 };
 
-// The others may live, but were not reached for long: this rank saves what it has.
+// The other ranks may live, but this rank did not reach them for long. It saves its state.
 struct CutOff : Error {
     using Error::Error;
 };
 
-// Messages between this rank and some others, beside the collectives. Any thread may call.
+// Messages between this rank and some other ranks, alongside the collectives. Thread-safe.
 class Links {
  public:
-    // Closes the links: messages under way end with an Error, and their bytes are touched no more.
+    // Closes the links. Messages under way end with an Error; their bytes are no longer accessed.
     virtual ~Links() = default;
-    // Starts to send `bytes`, which must stay as they are until the future is ready: then they have
-    // left this process. Messages to one rank arrive in order.
+    // Starts to send `bytes`, which must not change until the future is ready. A ready future means
+    // that the bytes have left this process. Messages to one rank arrive in order.
     virtual std::future<void> send(int rank, std::span<const std::byte> bytes, int channel = 0) = 0;
-    // Starts to receive the next message of rank's channel; its size is that of `bytes`. They must
-    // stay until the future is ready. Then `then` is called, by another thread. A message that is
-    // not received yet holds up those of other channels behind it.
+    // Starts to receive the next message of the rank's channel into `bytes`, whose size it must
+    // have. The memory must stay until the future is ready. Then another thread calls `then`. While
+    // a message has no receive(), later messages of other channels wait behind it.
     virtual std::future<void> receive(int rank, std::span<std::byte> bytes, int channel = 0,
                                       std::function<void()> then = {}) = 0;
-    // Blocks until the future is ready. Such waits count for the stall diagnosis like those in
-    // collectives. Throws the communicator's Error where the other rank is lost.
+    // Blocks until the future is ready. The stall diagnosis counts this wait like a wait in a
+    // collective. Throws the communicator's Error if the other rank is lost.
     virtual void wait(std::future<void>& done) = 0;
 };
 
@@ -88,7 +88,7 @@ struct Peer {
 // Ranks and their numbers after regroup().
 struct Ranks {
     std::vector<Peer> peers;  // by rank
-    std::vector<int> before;  // the rank that each was in the ring that broke
+    std::vector<int> before;  // the rank of each peer in the broken ring
     std::string why;          // "ring 4: rank 2 (…) lost: …; 3 ranks, step 812 redone"
 };
 
@@ -101,8 +101,8 @@ class Communicator {
 
     virtual int rank() const = 0;
     virtual int world() const = 0;
-    // The ranks that a sum of more than kExactBytes goes around: one of each host, where the ranks
-    // of a host share memory.
+    // The number of ranks on the ring for sums of more than kExactBytes. If the ranks of a host
+    // share memory, only one rank per host is on this ring.
     virtual int around() const { return world(); }
 
     // Starts summing `data` over all ranks, in place. Sums run one at a time in the order
@@ -119,48 +119,48 @@ class Communicator {
     virtual std::future<void> gather(std::vector<std::span<float>> blocks, bool exact = false) = 0;
 
     // The next three calls block and run in order with the sums.
-    // data = that of rank `root`; it has the same size on every rank.
+    // data = the data of rank `root`. The size is the same on every rank.
     virtual void broadcast(std::span<std::byte> data, int root = 0) = 0;
     // Returns each rank's bytes, by rank; lengths may differ (at most 16 MB each).
     virtual std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) = 0;
     // Returns when every rank has called it.
     virtual void barrier() = 0;
 
-    // After RingBroken, with nothing under way any more: forms a ring of those that are left, who
-    // call it too. rank() and world() are new ones then. `step`: steps done; `planned`: all ranks
-    // have done them, and nothing broke. Blocks while any of them computes. Throws Error where the
-    // job cannot go on.
+    // After RingBroken, when no collective is under way: forms a ring of the remaining ranks, which
+    // must call it too. rank() and world() change. `step`: steps done. `planned`: all ranks have
+    // done this step and nothing broke. Blocks while any rank still computes. Throws Error if the
+    // job cannot continue.
     virtual Ranks regroup(int64_t step, bool planned) = 0;
-    // With how few ranks the job trains when others have left; 0: with none (--elastic off).
+    // The fewest ranks with which an elastic job trains; 0: the job is not elastic (--elastic off).
     virtual int min_world() const { return 0; }
-    // Newcomers are told `what`, from now on.
+    // Sets what newcomers are told from now on.
     virtual void offer(std::string what) { (void)what; }
-    // One has asked to be taken in: regroup() does it, after a step of all ranks.
+    // Whether a newcomer has asked to join. regroup() adds it, after a step of all ranks.
     virtual bool newcomer_waits() const { return false; }
 
     // Whether the ring is broken or the job has ended: the next collective says why.
     virtual bool ended() const { return false; }
 
-    // Opens direct links to `ranks`. All ranks call it, once for a ring, and if one of two names
-    // the other, both do. Blocks. Destroy them before regroup() and before this.
+    // Opens direct links to `ranks`. Every rank calls it once per ring; of two ranks, both or none
+    // name the other. Blocks. Destroy the links before regroup() and before this object.
     virtual std::shared_ptr<Links> open_links(const std::vector<int>& ranks) = 0;
 
-    // The sums, gathers and barriers of some of the ranks, ascending, this one among them. All
-    // ranks call it, once for a ring, each for its own group. In the group ranks have the numbers
-    // 0, 1, …; its collectives run in order with those of this communicator. Blocks. Must not
-    // outlive this.
+    // Returns a communicator for the sums, gathers and barriers of `ranks`: ascending, this rank
+    // included. Every rank calls it once per ring, for its own group. The ranks of a group are
+    // numbered 0, 1, …. The group's collectives run in order with those of this communicator.
+    // Blocks. The result must not outlive this object.
     virtual std::unique_ptr<Communicator> open_group(const std::vector<int>& ranks) = 0;
 
     // Times both directions of every edge of the ring, one after the other. Collective; blocks, in
-    // order with the sums, about 0.1 s an edge. Every rank returns the same list: two entries an
-    // edge. Empty where there is no edge.
+    // order with the sums, about 0.1 s per edge. Every rank returns the same list: two entries per
+    // edge, none if there is no edge.
     virtual std::vector<EdgeTiming> measure_edges() = 0;
 
-    // Where this rank is. Heartbeats carry it, so that the log of a rank that waits can say why.
-    // Cheap: call it at each change of phase.
+    // Sets the step and phase of this rank. Heartbeats carry them, so the log of a waiting rank can
+    // say why it waits. Cheap: call it at each change of phase.
     virtual void set_progress(int64_t step, Phase phase) = 0;
 
-    // Tells all ranks that this one fails, and why; they fail with "rank N (address): why".
+    // Tells all ranks that this rank fails, and why. The others fail with "rank N (address): why".
     virtual void abort(const std::string& why) noexcept = 0;
     // Leaves the job: from now on the end of this rank's connection is no failure. Call it once all
     // collectives are done (a barrier before it keeps ranks from leaving early).
@@ -168,11 +168,11 @@ class Communicator {
     // The rank that was lost first or called abort(), the same on all survivors; -1 if none.
     virtual int lost_rank() const = 0;
 
-    // Where collectives and their pieces are written down from now on (src/base/trace.h): what is
-    // sent, what arrives.
+    // Sets the tracks (src/base/trace.h) that record collectives and their pieces from now on: one
+    // track for what is sent, one for what arrives.
     virtual void record(Track* sent, Track* received) { (void)sent, (void)received; }
-    // `then` is called by another thread when the job begins to wait for a rank, with a sentence
-    // that names it; null: by none any more.
+    // When the job begins to wait for a rank, another thread calls `then` with a sentence that
+    // names the rank. null: no call from now on.
     virtual void on_stall(std::function<void(const std::string&)> then) { (void)then; }
 
     // Payload bytes that this rank has sent to its peers in collectives, headers included.
@@ -180,8 +180,8 @@ class Communicator {
     // Seconds in which a collective was at work, waiting for other ranks included.
     virtual double seconds_busy() const = 0;
 
-    // This rank alone fails: from an elastic job it leaves with this reason, which the others log,
-    // and they go on. Any other job ends, as by abort().
+    // Only this rank fails. It leaves an elastic job with this reason; the others log the reason
+    // and continue. Any other job ends, as by abort().
     virtual void fail_alone(const std::string& why) noexcept { abort(why); }
     // Call it before and after any other wait for another rank, so that the stall diagnosis counts
     // the wait like a collective.
@@ -193,8 +193,8 @@ std::unique_ptr<Communicator> make_single_rank();
 
 // Who may connect to this process.
 struct Access {
-    std::string token;  // "": anybody; else whoever holds it, by TLS 1.3 (tls.h)
-    bool open = false;  // without a token: also from other machines
+    std::string token;  // "": anybody; else only holders of this token, by TLS 1.3
+    bool open = false;  // without a token: other machines may connect too
 };
 
 // What a rank gives the coordinator. Settings are opaque pairs here: "batch" → "64".
@@ -208,31 +208,31 @@ struct JoinOptions {
     std::string advertise;  // host or host:port to tell the peers; "": the socket's address
     Access access;
     std::chrono::milliseconds join_timeout{600'000};
-    // A rank is lost when its connection ends, or when three heartbeats are missing and its machine
-    // does not answer. One that is stopped or starved is named and waited for.
+    // A rank is lost when its connection ends, or when it misses three heartbeats and its machine
+    // does not answer. The job waits for a stopped or starved rank, and the log names that rank.
     std::chrono::milliseconds heartbeat{1'000};
     // Rank 0's value. When no byte has moved for this long, every log names the rank to blame.
     std::chrono::milliseconds stall{30'000};
-    // Rank 0's values: send sums above 16 KB and gathers as bf16; where a rank is lost, collectives
-    // throw RingBroken, and regroup() goes on with those that are left. min_world: what
-    // min_world() says there. `alone`: go on even if only few of them answer and the others may be
-    // alive.
+    // Rank 0's values. bf16_wire: send sums above 16 KB and gathers as bf16. elastic: if a rank is
+    // lost, collectives throw RingBroken, and regroup() continues with the remaining ranks.
+    // min_world: the result of min_world() in an elastic job. alone: continue even if only a few
+    // ranks answer and the others may still live.
     bool bf16_wire = false, elastic = false, alone = false;
     int min_world = 1;
-    bool shm = false;  // rank 0's value: ranks of one host sum in shared memory, where they can
+    bool shm = false;  // rank 0's value: ranks of one host sum in shared memory if they can
 
-    // Take part in a job that trains: the communicator is that of a rank after the others, and has
-    // no ring until its first regroup(-1, true). `rank` and `world` are not asked for.
+    // Join a running job. The communicator's rank is above all existing ranks, and it has no ring
+    // until its first regroup(-1, true). `rank` and `world` are ignored.
     bool newcomer = false;
 
-    // Called once with the port, when this process has begun to serve the coordinator. The system
-    // picks a port where port is 0 on rank 0.
+    // Called once with the port, when this process has begun to serve the coordinator. If rank 0
+    // gives port 0, the system picks the port.
     std::function<void(uint16_t)> listening;
 
-    // For tests: called before each socket operation of the ring, and each that others see in
-    // shared memory; returns how many of so many bytes it may move.
+    // For tests: called before each socket operation of the ring, and before each write to shared
+    // memory that others see. Gets a number of bytes and returns how many of them may be moved.
     std::function<size_t(size_t)> limit;
-    // For tests: the name of the host that this rank is taken to be on; "": its own.
+    // For tests: the name of this rank's host instead of the real name; "": the real name.
     std::string host_id;
 
     // Rank 0 gives every setting of the job. Another rank gives what its user typed; one that
@@ -240,14 +240,14 @@ struct JoinOptions {
     std::map<std::string, std::string> settings;
 };
 
-// Cuts "host:port", "[v6]:port", "host" or a bare IPv6 address; port 0 if there is none. Throws
-// Error that begins with `what`, the option or thing that it comes from.
+// Splits "host:port", "[v6]:port", "host" or a bare IPv6 address; port 0 if there is none. `what`
+// is the option with the address. The text of an Error begins with it.
 std::pair<std::string, uint16_t> split_address(const std::string& text, const std::string& what);
 
 struct Job {
     std::unique_ptr<Communicator> communicator;
     std::vector<Peer> peers;  // by rank
-    std::string what = {};    // of a newcomer: what a rank has offered
+    std::string what = {};    // only for a newcomer: the offer of a rank
 };
 
 // Joins the job: one outbound connection to the coordinator, one listening port. Rank 0 serves the
@@ -265,7 +265,7 @@ void serve_coordinator(const std::string& host, uint16_t port, int world, Log& l
                        const std::function<void(uint16_t)>& listening = {},
                        const Access& access = {});
 
-// The same for two ranks on one kernel, whatever containers they are in: they share processors.
+// Equal for two ranks on one kernel, in any containers: such ranks share processors.
 std::string machine_id();
 
 // Small texts between the ranks. Collective; both block until all ranks have called.

@@ -66,8 +66,8 @@ void set_options(tcp::socket& socket) {
     socket.set_option(integer<IPPROTO_TCP, TCP_KEEPIDLE>(20), ignored);  // seconds
     socket.set_option(integer<IPPROTO_TCP, TCP_KEEPINTVL>(5), ignored);
     socket.set_option(integer<IPPROTO_TCP, TCP_KEEPCNT>(4), ignored);
-    // From an address to itself nothing is congested, but BBR paces there too, by timers: half the
-    // speed. Everybody may choose Reno, which does not.
+    // Within a machine there is no congestion, but BBR paces there too, by timers, which halves the
+    // speed. Reno does not pace, and every user may choose it.
     const auto own = socket.local_endpoint(ignored), other = socket.remote_endpoint(ignored);
     constexpr char kReno[] = "reno";
     if (own.address() == other.address())
@@ -78,8 +78,8 @@ asio::awaitable<std::vector<tcp::endpoint>> resolve(std::string host, uint16_t p
     std::error_code error;
     const auto address = asio::ip::make_address(host, error);
     if (!error) co_return std::vector{tcp::endpoint(address, port)};
-    // libc's look-up cannot be stopped, and may take a minute: its thread is left alone with what
-    // it fills. async_resolve() would keep the process until it has ended.
+    // libc's look-up cannot be stopped, and may take a minute. So its thread is not waited for, and
+    // shares the result. async_resolve() would keep the process until the look-up ends.
     struct LookUp {
         std::vector<tcp::endpoint> found;
         std::error_code error;
@@ -186,12 +186,12 @@ asio::awaitable<void> read_message(Socket& socket, uint64_t limit, Message& mess
     std::byte head[wire::kHeaderBytes];
     std::error_code error;
     const size_t got = co_await read_all(socket, head, error);
-    // An end that wants a token answers one that shows none with an alert of TLS.
+    // If only the other end has a token, it answers with a TLS alert.
     if (error && got > 0 && char(head[0]) == kTlsAlert[0]) throw AccessError(kRefused);
     if (error) throw std::system_error(error);
     message.header = wire::decode(head, limit);
     message.body.clear();
-    // Memory as the bytes come, not as the header claims.
+    // Allocates memory as bytes arrive, not as the header claims.
     for (uint64_t left = message.header.length; left > 0;) {
         const size_t n = std::min<uint64_t>(left, 64 << 10), have = message.body.size();
         message.body.resize(have + n);
@@ -261,7 +261,7 @@ bool Connection::machine_is_silent(std::chrono::milliseconds patience) {
     if (!socket_.is_open() ||
         getsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
         return true;
-    // Where this machine itself has lost the route, bytes are not even sent, but probed for.
+    // If this machine has lost the route, the kernel sends no bytes, only probes.
     return (info.tcpi_unacked > 0 || info.tcpi_probes > 1) &&
            std::chrono::milliseconds(info.tcpi_last_ack_recv) > patience;
 }

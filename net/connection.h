@@ -14,7 +14,7 @@
 
 namespace convoy {
 
-// A socket, encrypted from secure() on where there is a token.
+// A socket. If there is a token, it is encrypted after secure().
 struct Socket : tcp::socket {
     using tcp::socket::socket;
     Socket(tcp::socket&& plain) : tcp::socket(std::move(plain)) {}
@@ -27,7 +27,7 @@ using wire::Message;
 asio::ip::address without_mapping(const asio::ip::address& address);
 // "10.0.0.7:29401", "[fd00::2]:29401", without mapping.
 std::string address_text(const tcp::endpoint& endpoint);
-// A system error in plain words; every way in which a peer hangs up is "connection closed".
+// A system error in plain words. Every way in which a peer hangs up gives "connection closed".
 std::string reason(const std::error_code& error);
 // Sets the connected socket to send small messages at once, to detect dead hosts (keep-alive), and
 // within a machine to send without pacing.
@@ -42,15 +42,15 @@ struct NotReached : Error {
 // The addresses of a host name, asked anew each time. Throws Error if the name is not known, or DNS
 // does not answer within name_patience.
 asio::awaitable<std::vector<tcp::endpoint>> resolve(std::string host, uint16_t port);
-// Shakes hands over a socket that is connected, as the end that dialled or the other one. Throws
-// AccessError where the other end does not show that it holds the token, std::system_error where it
-// hangs up. Without a token nothing is done.
+// Performs the TLS handshake on a connected socket, as the end that dialled or the other end.
+// Throws AccessError if the other end does not prove that it holds the token, and std::system_error
+// if it hangs up. Does nothing without a token.
 asio::awaitable<void> secure(Socket& socket, const TlsContext& tls, bool dialled);
 // Tries each address of host:port once, for `patience`. Throws NotReached with the reasons
 // ("connection refused"), Error if the name is not known, and AccessError as secure() does.
 asio::awaitable<Socket> dial(std::string host, uint16_t port, const TlsContext& tls,
                              std::chrono::milliseconds patience);
-// Likewise from a list of addresses, which is left with those that were not tried.
+// The same for a list of addresses. Afterwards the list holds the addresses that were not tried.
 asio::awaitable<Socket> dial(std::vector<tcp::endpoint>& endpoints, const TlsContext& tls,
                              std::chrono::milliseconds patience);
 
@@ -59,9 +59,9 @@ asio::awaitable<Socket> dial(std::vector<tcp::endpoint>& endpoints, const TlsCon
 asio::awaitable<void> read_message(Socket& socket, uint64_t limit, Message& message);
 asio::awaitable<void> write_message(Socket& socket, const std::string& bytes);
 
-// A connection with a queue of messages to write, used by one io_context thread. Sending never
-// blocks; a peer that leaves more than 1 MB unread loses the connection, and one that leaves 16 KB
-// while those of this process leave 64 MB. Messages that wait to be written keep it alive.
+// A connection with a queue of outgoing messages, used by one io_context thread. Sending never
+// blocks. A peer that leaves more than 1 MB unread loses its connection; if all peers together
+// leave 64 MB unread, the limit is 16 KB. Messages in the queue keep the object alive.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
     explicit Connection(Socket socket);
@@ -82,9 +82,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     tcp::endpoint local_endpoint() const { return local_; }
     tcp::endpoint remote_endpoint() const { return peer_; }
 
-    // Whether the machine at the other end has left bytes of ours, or the kernel's questions
-    // whether it lives, unanswered for `patience`: then the machine or the route to it is down. The
-    // kernel of a stopped or busy process still answers.
+    // Whether our bytes or the kernel's keep-alive probes have had no answer for `patience`: then
+    // the machine at the other end, or the route to it, is down. The kernel of a stopped or busy
+    // process still answers.
     bool machine_is_silent(std::chrono::milliseconds patience);
 
  private:

@@ -97,7 +97,7 @@ void Coordinator::join_first(Client& client) {
     if (members.size() > options_.most_clients)
         return refuse(
             client, true,
-            cat(options_.most_clients, " ranks are here, the most that `ulimit -n` there allows"));
+            cat(options_.most_clients, " ranks are here: `ulimit -n` there allows no more"));
     // The same rank, or process, at the same port of the same host: the earlier one has ended,
     // though its connection has not closed here yet.
     const wire::Join& join = client.join;
@@ -140,7 +140,7 @@ void Coordinator::refuse(Client& client, bool again, const std::string& reason) 
     retire(client, /*refused=*/true);
 }
 
-// Who is here and who is missing, to all of them; if many come and go, only later.
+// Tells all ranks who is here and who is missing. If many ranks come and go, it waits a while.
 bool Coordinator::tell_status(const std::string& news, const std::string& status) {
     is_told_ = !told_.line(now_, status).empty();
     if (!is_told_) return false;
@@ -234,7 +234,7 @@ void Coordinator::handle_leave(Client& client) {
     }
 }
 
-// The connection of a client has ended, or sent nonsense.
+// The connection of a client has ended, or the client sent nonsense.
 void Coordinator::disconnected(Client& client, const std::string& why) {
     const Role role = client.role;
     if (role != Role::member) return retire(client);
@@ -259,7 +259,7 @@ void Coordinator::disconnected(Client& client, const std::string& why) {
     probe(rank);
 }
 
-// Nothing that it says counts from now on. Its connection is closed later, so that it can read why.
+// Ignores the client's messages from now on. Its connection closes later, so that it can read why.
 void Coordinator::retire(Client& client, bool refused) {
     client.role = Role::former;
     client.refused = refused;
@@ -277,7 +277,7 @@ void Coordinator::retire(Client& client, bool refused) {
 void Coordinator::break_ring(int lost, const std::string& why) {
     const std::string cause = lost < 0 ? why : cat(name(lost), ": ", why);
     log(cat("ring ", generation_, " ends: ", cause));
-    // A rank that computes comes back when the step is done; one that opened edges, at once.
+    // Ranks in the middle of a step come back when it ends; ranks that open edges come at once.
     if (stage_ != Stage::forming) due_ = Time::max();
     stage_ = Stage::gathering;
     broadcast(wire::encode(wire::Abort{lost, why, wire::End::ring, generation_}));
@@ -293,8 +293,8 @@ void Coordinator::break_ring(int lost, const std::string& why) {
     if (stopped_at_ && now_ - *stopped_at_ < 2 * kSilence) regroup_.doubt(now_);
 }
 
-// A ring broke before it was open: the open ring before it decides who continues. Its ranks that
-// the broken one did not have are asked again.
+// A ring broke before it was open. The open ring before it decides who continues, so the ranks that
+// only that open ring has are asked again.
 void Coordinator::back_to_base(const std::string& why) {
     const wire::Welcome broken = std::exchange(ring_, std::exchange(base_, {}));
     regroup_.again(broken, why, now_);
@@ -313,19 +313,19 @@ void Coordinator::join_again(Client& client) {
     const wire::Join& join = client.join;
     client.rank = rank_of(ring_, join.process);
     const auto newcomers = clients(Role::newcomer);
-    // It was silent, and the ring that is formed without it may fail: it is to ask again.
+    // The rank was silent. It must ask again, because the ring without it may fail to form.
     const bool is_left =
         client.rank < 0 && stage_ == Stage::forming && rank_of(base_, join.process) >= 0;
     const bool is_new = client.rank < 0 && !is_left && join.newcomer;
     const bool is_full = is_new && (newcomers.size() >= kMostNewcomers ||
                                     ring_.world + int(newcomers.size()) >= wire::kMaxWorld);
-    // Another process listened here before, and is dead.
+    // This coordinator has no ring: the coordinator that the rank looks for is dead.
     const bool is_anew = ring_.world == 0 && generation_ == 1;
     if (is_anew || !elastic() || join.job != job_ || is_full || (client.rank < 0 && !is_new)) {
         const std::string why = is_anew ? cat("no job trains there yet: ", roster_.status())
                                 : is_full
                                     ? cat("the job has ", ring_.world, " ranks and ",
-                                          newcomers.size(), " newcomers: it takes no more now")
+                                          newcomers.size(), " newcomers, the most at one time")
                                 : is_new ? std::string("the job that it asked for has ended")
                                          : kLeftBehind;
         send(client, wire::encode(wire::Refuse{is_anew || is_left, why, is_anew}));
@@ -337,7 +337,7 @@ void Coordinator::join_again(Client& client) {
             retire(*c);
         }
     send(client, wire::encode_text(wire::Type::status,
-                                   is_new ? "the ranks add this one after their current step"
+                                   is_new ? "the ranks add this rank after their current step"
                                           : "back in the job"));
     if (!is_new) return back(client);
     client.role = Role::newcomer;
@@ -357,7 +357,7 @@ void Coordinator::back(Client& client) {
     decide();
 }
 
-// The next ring is formed without these ranks. The ring of now ends, if it has not.
+// The next ring is formed without these ranks. If the current ring still runs, it ends.
 void Coordinator::lose(const std::vector<int>& ranks, const std::string& why, bool certain) {
     std::vector<uint64_t> processes;
     for (const int rank : ranks) processes.push_back(member(rank).process);
@@ -402,7 +402,7 @@ void Coordinator::decide() {
     }
 }
 
-// Some may live, behind a switch that starts again: probes and JOINs will tell.
+// Some of these ranks may live, behind a switch that restarts. Probes and JOINs will tell.
 void Coordinator::wait_for_others(const std::string& why) {
     if (!cut_off_) {
         notice(cat(why, ": this part of the job waits for them for at most ",
@@ -415,7 +415,7 @@ void Coordinator::wait_for_others(const std::string& why) {
     end_part(cat(why, ": this part of the job ends (--alone continues without them)"));
 }
 
-// The others may be gone for good: the lowest rank saves what it has.
+// The other ranks may be gone for good, so the lowest rank of this part saves its state.
 void Coordinator::end_part(const std::string& text) {
     const int lowest = regroup_.members().front();
     for (const Client* client : clients(Role::member))
@@ -424,7 +424,7 @@ void Coordinator::end_part(const std::string& text) {
     stop_job(-1, text, wire::End::membership);
 }
 
-// The ring of the ranks that are back, in the order that they had.
+// Forms the ring of the ranks that are back. They keep their order.
 void Coordinator::form_again() {
     cut_off_.reset();  // the others are back, and their part of forming the ring has a limit again
     base_ = std::exchange(ring_, {});
@@ -482,7 +482,7 @@ void Coordinator::welcome_all() {
 
 // ---- newcomers ----------------------------------------------------------------------------------
 
-// Those that were reached and give signs of life get the ranks after the others.
+// The newcomers that were reached and give signs of life get the highest ranks.
 void Coordinator::take_in_newcomers() {
     for (Client* client : clients(Role::newcomer)) {
         if (!client->ready) continue;
@@ -502,7 +502,7 @@ void Coordinator::call_for_newcomers() {
         broadcast(wire::encode_empty(wire::Type::newcomer, generation_));
 }
 
-// A newcomer that cannot be reached must not cost a ring.
+// A newcomer that cannot be reached must not break a ring.
 void Coordinator::visited(Client& newcomer, const event::ProbeResult& result) {
     const wire::Join& join = newcomer.join;
     if (result.lives) {
@@ -551,8 +551,8 @@ void Coordinator::on(const event::ProbeResult& result) {
         actions_.push_back(action::Probe{member(rank), kProbePause});
 }
 
-// A rank has no edge to another one. If this process does not reach the other one either, that one
-// is lost; else the higher of the two, which is the newcomer if there is one.
+// A rank has no edge to another rank. If this process does not reach the other rank either, the
+// other rank is lost. Else the higher of the two is lost, which is the newcomer if there is one.
 void Coordinator::judge(const Accusation& accusation, const event::ProbeResult& result) {
     const auto [from, to, reason] = accusation;
     const int lost = result.lives ? std::max(from, to) : to;
@@ -599,7 +599,7 @@ void Coordinator::on(const event::Stopped&) {
 
 void Coordinator::on(const event::Closing&) { broadcast(wire::encode_empty(wire::Type::leave)); }
 
-// All who are connected hear what the new ring waits for, ever less often.
+// All connected ranks hear what the new ring waits for, less and less often.
 void Coordinator::tell_wait() {
     if (!is_again() || cut_off_) return waits_since_.reset();
     if (!waits_since_) waits_since_ = now_, tell_wait_ = kTellWait;
@@ -609,7 +609,7 @@ void Coordinator::tell_wait() {
     tell_wait_ *= 2;
 }
 
-// No rank that forms a ring is waited for without end: a stranger may have taken its place.
+// No rank is waited for without limit while a ring forms: a stranger may have taken its place.
 void Coordinator::hurry() {
     if (now_ < due_ || cut_off_) return;
     if (stage_ == Stage::running || (stage_ == Stage::gathering && !is_again())) return;
@@ -623,8 +623,8 @@ void Coordinator::hurry() {
     lose(late, why);
 }
 
-// Handles three missed heartbeats. In an elastic job a silent rank is lost. Else the rank is lost
-// if its machine does not answer either; if it does, the log says so, and the job waits.
+// Handles three missed heartbeats. An elastic job loses a silent rank. Any other job loses it only
+// if its machine does not answer either; else the log says so, and the job waits.
 void Coordinator::check_silence(Client& client) {
     const milliseconds patience = 3 * milliseconds(client.join.heartbeat_ms);
     if (client.left || now_ - client.heard < patience) return;

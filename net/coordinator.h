@@ -5,9 +5,9 @@
 //       ▲                                      │                      │
 //       └───────────── a rank or a link is lost, a rank joins or leaves ┘
 //
-// It gathers the ranks of a new job by their options (roster.h), and those of a ring that broke by
-// a majority (regroup.h). If its process is lost, the lowest rank that lives serves the next
-// coordinator, which begins with the last ring.
+// It gathers the ranks of a new job by their options (roster.h). After a ring broke, a majority of
+// its ranks decides (regroup.h). If the coordinator's process is lost, the lowest living rank
+// serves the next coordinator, which begins with the last ring.
 //
 // It is a function of its state, the time and an event; the answer is a list of actions. It holds
 // no socket, timer or thread: coordinator_shell.h has them, and tests play them in virtual time.
@@ -43,7 +43,7 @@ struct Disconnected {  // comes once for each client, also after HangUp
     std::string why;
 };
 struct ProbeResult {
-    uint64_t process;         // that was looked for
+    uint64_t process;         // the process that was looked for
     bool lives = false;       // it answers at its port
     std::string gone = {};    // why the process is dead for certain; "": it may live
     std::string why = {};     // why it was not reached
@@ -89,7 +89,7 @@ class Coordinator {
         uint64_t id = 1;       // drawn at random: no other coordinator has it
         uint64_t process = 0;  // this process, if a rank runs in it
         std::chrono::milliseconds heartbeat{1'000};
-        // A part of the job that was cut off waits so long for the others.
+        // A part of the job that was cut off waits this long for the others.
         std::chrono::milliseconds patience = kLonePatience;
         size_t most_clients = 1 << 20;
     };
@@ -121,7 +121,7 @@ class Coordinator {
 
  private:
     enum class Stage { gathering, forming, running };
-    // former: of an earlier job, left behind or refused. Nothing that it says counts.
+    // former: of an earlier job, left behind, or refused. Messages of a former client are ignored.
     enum class Role { member, newcomer, former };
     struct Client {
         std::string name() const { return rank_name(rank < 0 ? join.rank : rank, join.address); }
@@ -129,7 +129,7 @@ class Coordinator {
         Role role = Role::member;
         wire::Join join = {};
         Time heard = {};
-        int visits = 0;  // of a newcomer's address that found nobody
+        int visits = 0;  // a newcomer's address was tried this often, without an answer
         bool ready = false, accuses = false, left = false, silent = false, refused = false;
     };
     struct Accusation {  // rank `from` has no edge to rank `to`
@@ -202,14 +202,14 @@ class Coordinator {
     std::map<int, Client> clients_;
     std::map<std::string, std::vector<int>> previous_;  // host → its ranks in the last job
     Roster roster_;
-    Refusals refused_, told_{60};  // who was refused, and who came or went while it gathers
-    bool is_told_ = true;          // all know who is here now
+    Refusals refused_, told_{60};  // log lines: refusals; arrivals and departures
+    bool is_told_ = true;          // all ranks know who is here now
     wire::Welcome ring_;           // of the generation; while it gathers, the one before
     wire::Welcome base_;           // while it forms: the last open ring, if there was one
     Regroup regroup_;
-    std::set<uint64_t> probed_;  // processes that are asked just now
+    std::set<uint64_t> probed_;  // processes with a probe under way
     std::vector<Accusation> accusations_;
-    Time due_ = Time::max();                 // for ranks that form the ring to do their part
+    Time due_ = Time::max();                 // deadline for ranks that form the ring
     std::optional<Time> stopped_at_;         // this process
     std::optional<Time> cut_off_;            // this part of the job waits for the others
     std::optional<Time> waits_since_;        // for a new ring

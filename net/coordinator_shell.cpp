@@ -127,7 +127,7 @@ void serve_coordinator(const std::string& host, uint16_t port, int world, Log& i
         fail("the coordinator cannot listen at ", host.empty() ? "every address" : host, ", port ",
              port, ": ", reason(e.code()));
     }
-    // Some of this process's files are for those who ask at the port, and for images.
+    // Other connections to the port, and images, need some of this process's file descriptors.
     rlimit files{};
     getrlimit(RLIMIT_NOFILE, &files);
     const size_t most =

@@ -1,5 +1,5 @@
-// coordinator_shell.h — the sockets, probes and clock of a coordinator: turns what happens into
-// events, and does the actions with which the coordinator answers (coordinator.h).
+// coordinator_shell.h — the sockets, probes and clock of a coordinator. It turns what happens into
+// events, and performs the actions that the coordinator (coordinator.h) returns.
 //
 // It runs on an io_context of one thread, in the process of a rank or in its own (`./trainer
 // coordinator`).
@@ -20,7 +20,7 @@ uint64_t fresh_id();
 
 class CoordinatorShell : public std::enable_shared_from_this<CoordinatorShell> {
  public:
-    // `first`: where the job's first coordinator was; none: here. log: null: none.
+    // `first`: the address of the job's first coordinator; none: here. log: null for no log.
     CoordinatorShell(asio::io_context& io, Coordinator coordinator, tcp::endpoint first,
                      TlsContext tls, LogQueue* log)
         : io_(io),
@@ -30,7 +30,7 @@ class CoordinatorShell : public std::enable_shared_from_this<CoordinatorShell> {
           log_(log) {}
     // The listener's JOINs come here; time passes.
     void start(Listener& listener);
-    // Serves no more: hangs up on all ranks, which look for another coordinator.
+    // Stops serving: hangs up on all ranks, which then look for another coordinator.
     void close();
 
     void step(const Event& event);

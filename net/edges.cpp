@@ -119,7 +119,7 @@ asio::awaitable<void> Edges::dial_peer(int rank) {
          "; is a firewall in the way, or --port or --advertise of rank ", rank, " wrong?");
 }
 
-// Leaves it to the coordinator which rank goes.
+// Tells the coordinator, which decides which rank is lost.
 asio::awaitable<void> Edges::tell(const std::string& why) {
     membership_.send(
         wire::encode(wire::Abort{unreached_, why, wire::End::ring, welcome_.generation}));
@@ -168,8 +168,8 @@ asio::awaitable<void> Edges::accept_waiting() {
     }
 }
 
-// Logs a peer to which packets leave by another interface than to the coordinator: on a machine
-// with two networks that is no error, but often slow.
+// Logs a peer if packets to it leave by another interface than packets to the coordinator. On a
+// machine with two networks this is no error, but often slow.
 void Edges::check_route(int rank, const asio::ip::address& peer) const {
     const auto coordinator = membership_.first().address();
     for (const auto& address : {peer, coordinator})
@@ -190,8 +190,8 @@ void Edges::add_edge(int rank, Socket socket) {
 
 }  // namespace
 
-// A peer on the machine of the coordinator may know itself only as loopback; from another machine
-// it is reached at the address of the coordinator.
+// A peer on the coordinator's machine may know only its loopback address. From another machine it
+// is reached at the coordinator's address.
 std::pair<std::string, uint16_t> reachable(const std::string& peer, const tcp::endpoint& first) {
     auto address = split_address(peer, "the address of a peer");
     if (means_this_machine(address.first) && !first.address().is_unspecified() &&

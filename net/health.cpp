@@ -47,8 +47,8 @@ asio::awaitable<void> exchange(Socket& socket, tcp::endpoint endpoint, const Tls
     co_await ask_health(socket, answer);
 }
 
-// An answer ends the search. Without one, a rank that is stopped counts for more than another
-// program, and that for more than nobody.
+// An answer ends the search. Without an answer, a stopped rank is reported before another program,
+// and another program before an empty port.
 struct Search {
     asio::io_context io{1};
     TlsContext tls;

@@ -21,12 +21,12 @@ asio::awaitable<void> ask_health(Socket& socket, wire::Health& health);
 // What a rank says of itself at its own port.
 struct PeerHealth {
     wire::Health health = {};  // no process: it gave no answer
-    std::string why = {};      // perhaps, where it gave none
-    bool refused = false;      // at each of its addresses nobody listens
+    std::string why = {};      // the reason for no answer, if known
+    bool refused = false;      // nobody listens at any of its addresses
 };
 // Asks it, for about a second. `first`: see reachable().
 asio::awaitable<PeerHealth> ask_health(wire::Member member, tcp::endpoint first, TlsContext tls);
-// Why its process is no more, after this answer; "": it lives, or may live.
+// Why the process of `member` is dead according to this answer; "": it lives, or may live.
 std::string why_gone(const wire::Member& member, const PeerHealth& answer);
 
 // Asks the rank or coordinator that listens at `port` of any address of this machine. Blocks, for

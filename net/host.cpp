@@ -12,7 +12,7 @@
 
 namespace convoy {
 
-// Tells kernels apart (clones of a disk share a machine id).
+// An id of the running kernel. A machine id would not do, because clones of a disk share it.
 static std::string boot_id() {
     std::string boot;
     std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
@@ -67,7 +67,7 @@ std::string interface_with(const asio::ip::address& own) {
     return "";
 }
 
-// Connecting a datagram socket sends nothing, but chooses a route and so an address of ours.
+// Connecting a datagram socket sends nothing, but it chooses a route and so one of our addresses.
 std::string interface_towards(const asio::ip::address& other) {
     asio::io_context io;
     asio::ip::udp::socket socket(io);

@@ -29,12 +29,12 @@ constexpr size_t kChunk = 64 << 10;  // floats
 constexpr uint32_t kSlots = 4;       // of a rank
 constexpr size_t kFront = 4096;      // bytes in front of the boards: the secret
 
-// Between processes, which std::atomic::wait() is not for. Wakes up without a cause, too.
+// A futex, because std::atomic::wait() does not work between processes. May return without a cause.
 void futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* patience) {
     syscall(SYS_futex, &word, operation, value, patience, nullptr, 0);
 }
 
-// Takes the descriptor.
+// Takes ownership of the descriptor.
 SharedMemory map(int descriptor, size_t bytes) {
     void* const memory =
         descriptor < 0 ? MAP_FAILED
@@ -52,7 +52,7 @@ SharedMemory map(int descriptor, size_t bytes) {
 
 SharedMemory create_memory(size_t bytes, MemoryTicket& ticket) {
     const int descriptor = memfd_create(kName, MFD_CLOEXEC);
-    // Reserved at once: a page that cannot be had later would end the process.
+    // Reserves all pages now. If a page were missing later, SIGBUS would end the process.
     if (const int error = descriptor < 0 ? 0 : posix_fallocate(descriptor, 0, off_t(bytes))) {
         close(descriptor);
         throw std::system_error(error, std::generic_category());
@@ -65,7 +65,7 @@ SharedMemory create_memory(size_t bytes, MemoryTicket& ticket) {
 
 SharedMemory open_memory(size_t bytes, const MemoryTicket& ticket) {
     const std::string path = cat("/proc/", ticket.process, "/fd/", ticket.descriptor);
-    // Before it is opened: with the process numbers of another container it may be anything.
+    // Checked before open(): in another container these numbers may name any file.
     char target[64] = "";
     const ssize_t length = readlink(path.c_str(), target, sizeof target - 1);
     if (length >= 0 && !std::string_view(target).starts_with(cat("/memfd:", kName, " ")))
@@ -202,12 +202,12 @@ void HostSum::publish(Count count, uint32_t chunks) {
     if (limit) limit(0);
     Board& mine = board(index_);
     mine.*count = chunks;
-    // Whoever is not counted here yet has not looked yet: it sees the new value.
+    // A waiter registers before it reads the counter, so it cannot miss the new value.
     if (mine.sleepers > 0) futex(mine.*count, FUTEX_WAKE, INT_MAX, nullptr);
 }
 
-// Until `rank` has done so many chunks. It may be ahead, or the counters wrap: differences count.
-// Asleep at once: with more ranks than cores, whoever spins or yields keeps the others waiting.
+// Waits until `rank` has done this many chunks. It may be ahead and counters wrap, so differences
+// are compared. Sleeps at once: with more ranks than cores, spinning or yielding delays others.
 void HostSum::wait_for(size_t rank, Count count, uint32_t chunks) {
     Board& other = board(rank);
     const auto done = [&](uint32_t value) { return int32_t(value - chunks) >= 0; };
@@ -231,7 +231,7 @@ void HostSum::wait_for_others(Count count, uint32_t chunks) {
         if (r != index_) wait_for(r, count, chunks);
 }
 
-// In another collective than this rank, or further than this rank.
+// Whether `rank` is in another collective than this rank, or in a later one.
 bool HostSum::is_elsewhere(size_t rank) const {
     const uint64_t mine = board(index_).what, other = board(rank).what;
     const auto ahead = int32_t(uint32_t(other >> 8) - uint32_t(mine >> 8));

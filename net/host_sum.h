@@ -9,7 +9,7 @@
 //
 //   every rank, in turn:   write c+2 ─ add c+1 ─ take c ─ write c+3 ─ add c+2 ─ take c+1 ─ …
 //
-// So nobody waits for what another one is just doing. A rank has four slots, for four chunks.
+// So no rank waits for work that has just begun. A rank has four slots, for four chunks.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ namespace convoy {
 // Where another process finds the memory, a memfd: /proc/PID/fd/FD.
 struct MemoryTicket {
     int32_t process = 0, descriptor = -1;
-    uint64_t secret = 0;  // the first 8 bytes, as elsewhere the numbers may mean another one
+    uint64_t secret = 0;  // the first 8 bytes: the numbers may name other memory elsewhere
 };
 
 using SharedMemory = std::shared_ptr<std::byte>;
@@ -40,24 +40,24 @@ struct HostRank {
 class HostSum {
  public:
     static size_t bytes_for(size_t ranks);
-    // `memory`: bytes_for(ranks.size()), all zeros but the first 8, mapped by each of the ranks,
-    // of which this is number `index`. `stop` ends each wait by LinkLost;
-    // `moved` counts bytes. Both outlive this.
+    // `memory`: bytes_for(ranks.size()) bytes, zero except the first 8, mapped by every rank of
+    // `ranks`; `index` is this rank's index. `stop` ends each wait by LinkLost. `moved` counts
+    // bytes. Both must outlive this object.
     HostSum(SharedMemory memory, size_t index, std::vector<HostRank> ranks,
             const std::atomic<bool>& stop, std::atomic<uint64_t>& moved);
 
-    // This rank is in collective `number` of the ring from now on, with or without this memory. One
-    // that waits for it in another collective throws PeerMistake.
+    // This rank is in collective `number` of the ring from now on, with or without this memory. A
+    // rank that waits for this rank but is in another collective throws PeerMistake.
     void enter(uint32_t number, wire::Type type, size_t bytes);
     // data = Σ over the ranks; everyone = false: on rank 0 alone, undefined on the others.
     void sum(uint32_t number, std::span<float> data, bool everyone);
-    // After that: data = that of rank 0.
+    // After sum(…, false): data = the data of rank 0.
     void spread(std::span<float> data);
-    // Rank 0 has received so many bytes from other hosts: the others, which wait, count them.
+    // Rank 0 has received this many bytes from other hosts; the waiting ranks count them too.
     void progress(size_t bytes);
 
     std::function<size_t(size_t)> limit;  // JoinOptions::limit
-    // Called every 50 ms of a wait; throws where the ring has lost a link.
+    // Called every 50 ms of a wait; throws if the ring has lost a link.
     std::function<void()> look;
 
  private:
@@ -85,7 +85,7 @@ class HostSum {
     uint32_t next_ = 0;      // chunks of all sums so far, as the counters count them; wraps
 };
 
-// Zeros, but for the secret; the descriptor of the ticket stays open. Throws std::system_error.
+// Zero memory except for the secret. The ticket's descriptor stays open. Throws std::system_error.
 SharedMemory create_memory(size_t bytes, MemoryTicket& ticket);
 SharedMemory open_memory(size_t bytes, const MemoryTicket& ticket);
 

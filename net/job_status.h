@@ -19,8 +19,8 @@ namespace convoy {
 // Any thread may call any of these functions.
 class JobStatus {
  public:
-    // Only the first call counts; but the end of the job comes after that of a ring too. `lost`:
-    // the rank that was lost or failed, -1 if none.
+    // Only the first call counts, except that the end of the job may follow the end of a ring.
+    // `lost`: the rank that was lost or failed, -1 if none.
     void end(const std::string& cause, int lost, wire::End what = wire::End::job) noexcept {
         std::function<void()> then;
         {
@@ -51,8 +51,8 @@ class JobStatus {
         ended_ = cause_known_ = false;
         lost_ = -1;
     }
-    // The rank that serves the coordinator has left in order. Collectives in flight may still end
-    // well; if one fails from now on, this is the cause.
+    // The rank that serves the coordinator has left in order. Collectives in flight may still
+    // succeed. If one fails from now on, this departure is the cause.
     void set_cause(const std::string& cause) noexcept {
         {
             std::lock_guard lock(mutex_);

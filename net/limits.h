@@ -1,5 +1,5 @@
-// limits.h — every wait and every limit of this folder. Those that are not constexpr are lowered by
-// tests.
+// limits.h — every wait and every limit of this folder. Tests lower the values that are not
+// constexpr.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@ using std::chrono::milliseconds;
 
 // ---- waits: ranks and the coordinator -----------------------------------------------------------
 
-// A rank, or a coordinator, without a sign of life for so long counts as silent.
+// A rank, or a coordinator, without a sign of life for this long counts as silent.
 constexpr milliseconds kSilence{3'000};
 // A connection must be made, and its handshake be answered, in this time.
 constexpr milliseconds kDialPatience{5'000};
@@ -21,24 +21,24 @@ constexpr milliseconds kDialPatience{5'000};
 constexpr milliseconds kAskPatience{1'000};
 // The coordinator must send its next message to a rank that joins in this time.
 constexpr milliseconds kAnswerPatience{10'000};
-// A rank that finds no coordinator asks again after the first pause, later after ever longer ones.
+// A rank that finds no coordinator asks again after the first pause; each later pause is longer.
 constexpr milliseconds kFirstPause{50}, kLongestPause{2'000};
-// A rank that lost the coordinator asks the ranks before it again after this pause.
+// A rank that lost the coordinator asks the lower ranks again after this pause.
 constexpr milliseconds kRejoinPause{20};
 // A rank that finds no coordinator for the next ring in this time fails.
 constexpr milliseconds kNobody{15'000};
-// A rank has this time from WELCOME until its ring is open, and for each kind of edges after that.
+// A rank has this time from WELCOME to an open ring, then again for each other kind of edges.
 constexpr milliseconds kAllEdges{30'000};
 // After that the coordinator has this time to say which rank is lost.
 constexpr milliseconds kVerdict{40'000};
 // The coordinator gives up ranks that do not do their part of forming a ring in this time.
 constexpr milliseconds kFormPatience{60'000};
-// A coordinator ends a job of which no rank answers for so long.
+// A coordinator ends a job of which no rank answers for this long.
 constexpr milliseconds kLonePatience{600'000};
-// The log says what a new ring waits for after this time, and again after twice that time, ….
+// The log says what a new ring waits for after this time, then after twice that time, and so on.
 constexpr milliseconds kTellWait{5'000};
-// A rank whose connection ended is asked how it is after this pause: a process that dies closes its
-// port a moment later. A newcomer, or a rank that is not connected, is asked again after these.
+// A rank whose connection ended is probed after the first pause, as a dying process closes its port
+// a moment later. A newcomer is probed again after the second, an unconnected rank after the third.
 constexpr milliseconds kFirstProbe{3}, kVisitPause{200}, kProbePause{100};
 // The coordinator has this time to name the first cause before a rank reports its own.
 constexpr milliseconds kFirstCause{2'000};
@@ -46,7 +46,7 @@ constexpr milliseconds kFirstCause{2'000};
 constexpr milliseconds kLastMessages{1'000};
 // Connections of earlier jobs, and those that were refused, are closed after this time.
 constexpr milliseconds kFormerPatience{60'000}, kRefusedPatience{5'000};
-// The stall diagnosis calls a rank silent that has sent no heartbeat for so long.
+// The stall diagnosis calls a rank silent that has sent no heartbeat for this long.
 constexpr milliseconds kQuiet{3'000};
 
 // ---- waits: the machine -------------------------------------------------------------------------
@@ -55,62 +55,62 @@ constexpr milliseconds kQuiet{3'000};
 inline milliseconds name_patience{15'000};
 // A connection that sends no first message in this time is closed.
 inline milliseconds first_message_patience{10'000};
-// While a job trains, so many connections are accepted at once, and then one per interval.
+// While a job trains, this many connections are accepted at once, and then one per interval.
 constexpr int kAtOnce = 256;
 constexpr milliseconds kApart{10};
-// After an error of accept() the listener waits so long: it may lack file descriptors.
+// After an error of accept() the listener waits this long: it may lack file descriptors.
 constexpr milliseconds kAcceptPause{100};
 // A rank that waits in shared memory looks this often whether the ring still stands.
 constexpr milliseconds kLook{50};
 
 // ---- counts -------------------------------------------------------------------------------------
 
-// A rank dials a peer so many times.
+// A rank dials a peer this many times.
 constexpr int kEdgeAttempts = 3;
-// The coordinator asks the address of a newcomer so many times.
+// The coordinator asks the address of a newcomer this many times.
 constexpr int kVisits = 3;
-// A rank tries so many ports above the coordinator's for its own.
+// A rank tries this many ports above the coordinator's for its own.
 constexpr int kPortsTried = 1'000;
-// So many newcomers wait at a time.
+// At most this many newcomers wait at a time.
 constexpr size_t kMostNewcomers = 64;
-// So many edges, and two of each rank, wait until this rank is ready for them.
+// At most this many edges, and at most two per rank, wait until this rank is ready for them.
 constexpr size_t kMostWaitingEdges = 16;
-// So many refused connections stay open until their ranks have read why.
+// At most this many refused connections stay open until their ranks have read why.
 constexpr ptrdiff_t kMostRefused = 64;
-// So many connections wait for a first message or its answer; of these, so many from one address.
+// At most this many connections wait for a first message or its answer: in all, from one address.
 constexpr size_t kGuests = 64;
 constexpr ptrdiff_t kGuestsOfOne = 16;
-// So many lines of the control thread wait for the log; of more, the oldest are dropped.
+// At most this many lines of the control thread wait for the log; the oldest lines are dropped.
 constexpr size_t kMostLines = 1'000;
 
 // ---- bytes --------------------------------------------------------------------------------------
 
 // A connection on which more bytes wait to be sent is closed: its peer does not read.
 constexpr size_t kMostQueued = 1 << 20;
-// If more bytes wait on all connections together, each has the fair share only.
+// If more bytes than this wait on all connections together, each may have only its fair share.
 constexpr size_t kMostInAll = 64 << 20, kFairShare = 16 << 10;
-// A rank gives at most so many bytes to an all-gather.
+// A rank gives at most this many bytes to an all-gather.
 constexpr uint64_t kGatherLimit = 16 << 20;
-// Texts are cut to so many bytes: of a refusal, of a stall in a heartbeat, of the answer to HEALTH.
+// Texts are cut to this many bytes: a refusal's reason, a heartbeat's stall, the answer to HEALTH.
 constexpr size_t kRefusalText = 1'000, kStallText = 500, kHealthText = 1'000;
 
 namespace wire {
 
-// A job has at most so many ranks.
+// A job has at most this many ranks.
 constexpr int kMaxWorld = 4'096;
-// The body of a message that is not of a collective has at most so many bytes.
+// The body of a message that is not of a collective has at most this many bytes.
 constexpr uint64_t kControlLimit = 4 << 20;
-// The body of a first message, which anybody may send, has at most so many bytes.
+// The body of a first message, which anybody may send, has at most this many bytes.
 constexpr uint64_t kJoinLimit = 40 << 10;
-// The body of a message of a process that has no rank yet has at most so many bytes.
+// The body of a message of a process that has no rank yet has at most this many bytes.
 constexpr uint64_t kGuestLimit = 4 << 10;
-// The bodies of HEALTH and HEARTBEAT have at most so many bytes.
+// The bodies of HEALTH and HEARTBEAT have at most this many bytes.
 constexpr uint64_t kHealthLimit = 4 << 10;
-// A text that people read is cut to so many characters.
+// A text that people read is cut to this many characters.
 constexpr size_t kMostText = 1'100;
-// A host id or an address has at most so many bytes, like a name in DNS.
+// A host id or an address has at most this many bytes, like a name in DNS.
 constexpr size_t kMaxName = 255;
-// JOIN names at most so many processes of rings; the oldest rings are left out.
+// JOIN names at most this many processes of rings; the oldest rings are left out.
 constexpr size_t kMostAttempted = 4'096;
 
 }  // namespace wire

@@ -37,7 +37,7 @@ void Link::shut() noexcept {
     if (socket_ >= 0) ::shutdown(socket_, SHUT_RDWR);  // an error means that it is dead already
 }
 
-// The number of bytes that a socket call moved; 0 where it would have to wait.
+// The number of bytes that a socket call moved; 0 if the call would block.
 size_t Link::moved(ssize_t result, const char* doing) const {
     if (result > 0) return size_t(result);
     if (result < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
@@ -46,7 +46,7 @@ size_t Link::moved(ssize_t result, const char* doing) const {
         cat(doing, " ", peer_, ": ", closed ? "connection closed" : std::strerror(errno)));
 }
 
-// A record that TLS has begun to send must be sent in full, so no limit cuts it.
+// TLS must send a record in full once it has begun, so no limit cuts the record.
 size_t Link::send(std::span<const std::byte> bytes, int flags) {
     const size_t n = limited(bytes.size());
     return moved(tls_ ? tls_->write(bytes) : ::send(socket_, bytes.data(), n, flags | MSG_NOSIGNAL),
@@ -87,7 +87,7 @@ size_t Link::receive_at_least(size_t least, std::span<std::byte> bytes) {
 void wait_for(const Link& out, bool want_out, const Link& in, bool want_in) {
     pollfd sockets[2] = {{want_out ? out.socket() : -1, POLLOUT, 0},
                          {want_in ? in.socket() : -1, POLLIN, 0}};
-    // Interrupted or failed: the next send or receive says what is wrong.
+    // If poll() is interrupted or fails, the next send or receive reports the error.
     ::poll(sockets, 2, -1);
 }
 

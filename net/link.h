@@ -44,7 +44,7 @@ class Link {
     size_t send_some(std::span<const std::byte> bytes, bool more_follows = false);
     size_t receive_some(std::span<std::byte> bytes);
     void send_all(std::span<const std::byte> bytes);  // blocks until everything is sent
-    // Blocks for the first `least` bytes and takes what else is there; returns how many came.
+    // Blocks until `least` bytes came, and takes all that are there. Returns how many came.
     size_t receive_at_least(size_t least, std::span<std::byte> bytes);
     void receive_all(std::span<std::byte> bytes) { receive_at_least(bytes.size(), bytes); }
 

@@ -70,8 +70,8 @@ std::future<void> LinkThread::receive(int rank, std::span<std::byte> bytes, int 
     return future;
 }
 
-// A link that broke is told to the coordinator by the thread that waits for it: a peer that has
-// finished closes its links, and nobody waits for them then.
+// Only a thread that waits for a link tells the coordinator that the link broke. A peer that has
+// finished closes its links, and then nobody waits for them.
 void LinkThread::wait(std::future<void>& done) {
     Progress& progress = membership_.progress();
     JobStatus& status = membership_.status();
@@ -183,7 +183,7 @@ void LinkThread::fail_end(End& end, std::exception_ptr failure) {
     end.out.clear(), end.in.clear();
 }
 
-// Until a socket can go on, or somebody calls wake().
+// Blocks until a socket is ready, or somebody calls wake().
 void LinkThread::wait_for_sockets() {
     std::vector<pollfd> sockets{{wake_[0], POLLIN, 0}};
     {

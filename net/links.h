@@ -5,9 +5,9 @@
 //                                                           ├─ one thread, poll() ┤
 //   receive(rank, bytes) ─► queue of the rank and channel  ─┘                     └◄─ socket
 //
-// A message is a wire::Header of type MESSAGE, whose number is the channel, and its bytes. It goes
-// to the receive() that was called first for its channel. A message that nobody receives yet stays
-// in the socket, and those behind it too.
+// A message is a wire::Header of type MESSAGE, whose number is the channel, and then its bytes. The
+// first receive() for the channel gets the message. If nobody receives it yet, it stays in the
+// socket, and all later messages wait behind it.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ namespace convoy {
 
 class LinkThread final : public Links {
  public:
-    // `links` by rank; closed where there is none. The membership must outlive it.
+    // `links` by rank; closed for ranks without a link. The membership must outlive this object.
     LinkThread(Membership& membership, uint32_t generation, std::vector<Link> links);
     ~LinkThread() override;
 
@@ -53,7 +53,7 @@ class LinkThread final : public Links {
         size_t sent = 0;                            // bytes of the first one, with its header
         std::map<uint32_t, std::deque<Wanted>> in;  // by channel
         std::array<std::byte, wire::kHeaderBytes> header_bytes;
-        wire::Header header;         // of the message that comes
+        wire::Header header;         // of the message that is arriving
         size_t received = 0;         // bytes of it, with its header
         std::exception_ptr failure;  // of every message from now on
         std::deque<Wanted>& wanted() { return in[header.number]; }

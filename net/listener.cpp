@@ -70,7 +70,7 @@ asio::awaitable<void> Listener::accept(std::shared_ptr<tcp::acceptor> acceptor) 
     }
 }
 
-// A connection costs some 50 us of a core. Others wait in the kernel, or are dropped by it.
+// A connection costs some 50 us of a core. More connections wait in the kernel, or it drops them.
 asio::awaitable<void> Listener::slow_down() {
     paid_until_ = std::max(paid_until_, Clock::now()) + kApart;
     paid_until_ = std::min(paid_until_, Clock::now() + kAtOnce * kApart);
@@ -78,8 +78,8 @@ asio::awaitable<void> Listener::slow_down() {
         co_await sleep_for(kApart);
 }
 
-// A trainer speaks at once. So where too many are silent, the oldest of them goes, at first of
-// those from the same address: however many connect and say nothing, a rank gets in, and
+// A trainer speaks at once. If too many connections are silent, the oldest one closes, first among
+// those from the same address. So a rank always gets in, however many strangers connect, and enough
 // descriptors are left for images.
 void Listener::let_in(Socket& socket) {
     std::error_code ignored;  // of a socket that is gone, which the read below reports

@@ -19,29 +19,29 @@ class Listener {
         : io_(io), log_(log), tls_(make_tls(access.token)), open_(access.open) {}
 
     const TlsContext& tls() const { return tls_; }
-    // Listens at `address`, `port` (0: the system picks). Throws std::system_error; AccessError for
-    // an address that other machines reach, with neither a token nor leave to go without.
+    // Listens at `address`, `port` (0: the system picks). Throws std::system_error. Throws
+    // AccessError if other machines reach the address, and there is neither a token nor --open.
     void open(const asio::ip::address& address, uint16_t port);
-    // Listens at every address of this machine, of both families where there are two.
+    // Listens at every address of this machine, IPv4 and IPv6.
     void open_everywhere(uint16_t port);
-    // Logs, on the process that others join, that anybody may.
+    // Logs that anybody may join. Called in the process that other ranks join.
     void tell_if_exposed();
     bool is_open() const { return !acceptors_.empty(); }
     uint16_t port() const;  // 0 while not open
     void close() noexcept;
 
-    // Logs that a stranger was refused, unless many were.
+    // Logs that a stranger was refused, unless the log has many such lines.
     void log_refusal(const std::string& text);
 
-    // Called with each connection; where a callback is null, the connection is closed.
+    // Called with each connection. If a callback is null, the connection is closed.
     std::function<void(Socket, wire::Join)> on_join;
     std::function<void(Socket, wire::Edge)> on_edge;
     std::function<wire::Health()> on_health;  // the answer to HEALTH
     std::function<std::string()> on_offer;    // OFFER or REFUSE, encoded
-    // Whether no connection is urgent: then few are accepted a second, and a flood of them takes
-    // hardly any time from training. Null: all are.
+    // Whether no connection is urgent. Then only a few are accepted per second, so a flood of
+    // connections takes hardly any time from training. Null: every connection is urgent.
     std::function<bool()> is_calm;
-    // Where the coordinator is, for a JOIN that comes to a rank.
+    // The address of the coordinator, for the answer to a JOIN that comes to another rank.
     std::function<std::string()> coordinator_at;
 
  private:
@@ -59,14 +59,14 @@ class Listener {
     LogQueue& log_;
     const TlsContext tls_;
     const bool open_;
-    bool exposed_ = false;  // it listens where other machines are, without a token
+    bool exposed_ = false;  // other machines reach the port, and there is no token
     std::vector<std::shared_ptr<tcp::acceptor>> acceptors_;
     Clock::time_point paid_until_ = {};  // at kApart for each connection that was accepted
     struct Guest {
         asio::ip::address from;
         Socket* socket;
     };
-    std::vector<Guest> guests_;  // whose first message or answer is awaited, the oldest in front
+    std::vector<Guest> guests_;  // a first message or answer is pending; oldest first
     Refusals refusals_;
 };
 

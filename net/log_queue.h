@@ -1,4 +1,4 @@
-// log_queue.h — lines of the control thread: it queues them, and a thread of its own prints them. A
+// log_queue.h — lines of the control thread: it queues them, and another thread prints them. So a
 // terminal or pipe that nobody reads (Ctrl-S, `| less`, a stuck log driver) stops no heartbeat.
 #pragma once
 
@@ -32,8 +32,8 @@ class LogQueue {
  public:
     explicit LogQueue(Log& log) : log_(log), thread_([this] { print(); }) {}
     ~LogQueue();  // prints the lines that wait; blocks as long as the log does
-    // As of Log, from any thread. Neither blocks: where too many lines wait, the oldest are dropped
-    // and counted.
+    // The same as in Log, from any thread. Never blocks: if too many lines wait, the oldest lines
+    // are dropped and counted.
     template <class... Parts>
     void info(const Parts&... parts) {
         push({false, cat(parts...)});

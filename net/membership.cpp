@@ -114,7 +114,7 @@ void Membership::note_pause() {
     if (pause_.note(Clock::now())) heard_ = Clock::now();
 }
 
-// Also while there is no coordinator.
+// Runs also while there is no coordinator.
 asio::awaitable<void> Membership::watch_clock() {
     for (;; co_await sleep_for(kSilence / 6)) note_pause();
 }
@@ -145,7 +145,7 @@ asio::awaitable<void> Membership::heartbeats(std::shared_ptr<Connection> connect
 void Membership::start(std::shared_ptr<Connection> connection, const wire::Welcome& welcome) {
     welcome_ = welcome;
     state_ = RankState::kConnecting;
-    if (welcome.server != welcome.rank) retire();  // rank 0's own, beside the one that it found
+    if (welcome.server != welcome.rank) retire();  // another coordinator serves this ring
     use(std::move(connection));
 }
 
@@ -181,7 +181,7 @@ void Membership::leave_ring() {
     incoming_edges_.clear();
 }
 
-// The ring was not open to this rank: any rank of the one before may serve the next coordinator.
+// This ring was not open to this rank: any rank of the ring before may serve the next coordinator.
 void Membership::back_to_base() {
     const wire::Welcome ring = std::exchange(welcome_, *open_);
     add_newcomers(welcome_, ring);
@@ -237,8 +237,8 @@ asio::awaitable<void> Membership::read_messages(std::shared_ptr<Connection> conn
     co_await note_deaths();
 }
 
-// The coordinator's process has hung up, and this rank may compute for longer than the others wait
-// for anybody. Who dies before that has never been in a ring without it.
+// The coordinator's process has hung up. This rank may compute for longer than the other ranks
+// wait. So it notes now which processes die: these have never been in a ring without this rank.
 asio::awaitable<void> Membership::note_deaths() {
     const wire::Welcome ring = welcome_;
     const auto heard = heard_;
@@ -317,7 +317,7 @@ void Membership::handle_leave() {
                               " has left the job, and the coordinator with it"));
 }
 
-// Only the first cause counts, and none of an earlier ring.
+// Only the first cause counts, and no cause of an earlier ring.
 void Membership::ring_broken(uint32_t generation, const std::string& why, int lost) noexcept {
     if (state_ == RankState::kJoining || generation != welcome_.generation) return;
     if (!status_.ended()) broken_by_ = why;
@@ -354,7 +354,7 @@ wire::Health Membership::state_of_health() const {
         return {true, cat(me, "; the coordinator at ", connection_->remote(),
                           " has been silent for ", quiet / std::chrono::seconds(1), " s")};
     if (state_ == RankState::kJoining)
-        return {true, cat(me, "; waiting for the coordinator to say who goes on")};
+        return {true, cat(me, "; the coordinator decides which ranks continue")};
     const bool is_open = state_ == RankState::kOpen;
     return {true, is_open ? me : cat(me, "; waiting for the connections between the ranks")};
 }
@@ -376,8 +376,8 @@ void Membership::send(std::string message) {
     });
 }
 
-// Sends a message that the coordinator answers, before this process may end. At once on the control
-// thread: what it posts may come after what another thread posts later, such as flush().
+// Sends a message that the coordinator answers before this process may end. Runs at once if on the
+// control thread: a posted call could run after another thread's later post, such as flush().
 void Membership::send_last(std::string message) noexcept {
     asio::dispatch(io_, [this, message = std::move(message)]() mutable {
         answer_due_ = connection_->is_open();
@@ -407,8 +407,8 @@ void Membership::fail_alone(const std::string& why) noexcept {
 }
 
 void Membership::link_lost(const std::string& why) noexcept {
-    // A death, and an error that ends the job, are known at once; a link that broke by itself is
-    // not.
+    // The cause is known soon if a rank died or an error ends the job, but not if only this link
+    // broke.
     status_.wait_for_cause(welcome_.rules.elastic ? kFirstCause / 4 : kFirstCause);
     if (!welcome_.rules.elastic) return report(-1, why);  // does nothing if the job has ended
     std::promise<void> done;

@@ -85,7 +85,7 @@ class Membership {
     bool coordinator_is_silent() const { return Clock::now() - heard_ > kSilence; }
     // A newcomer that asks to be added to a job: `job` as it knows it, this rank after the others.
     void visit(const wire::Welcome& job, const tcp::endpoint& first);
-    // Until offer(): an error of this rank is no failure of the job.
+    // Until offer() is called, an error of this rank is no failure of the job.
     bool is_newcomer() const { return is_newcomer_; }
 
     // kJoining: forgets the ring that broke. Throws Error if the job has ended.
@@ -107,13 +107,13 @@ class Membership {
         std::lock_guard lock(stall_mutex_);
         on_stall_ = std::move(then);
     }
-    // From any thread. What newcomers are told from now on; a newcomer has become a rank like the
-    // others.
+    // Any thread may call these. offer() sets what newcomers are told from now on. A newcomer that
+    // calls it has become a rank like the others.
     void offer(std::string what);
     bool newcomer_waits() const { return newcomer_waits_; }
-    // From any thread. abort() ends the job at once and tells the others; `lost` is the rank to
-    // blame (-1: this one). report() first gives the coordinator time to name an earlier cause; not
-    // for the control thread.
+    // Any thread may call these. abort() ends the job at once and tells the others; `lost` is the
+    // rank to blame (-1: this rank). report() first gives the coordinator time to name an earlier
+    // cause, so the control thread must not call it.
     void send(std::string message);
     void abort(int lost, const std::string& why) noexcept;
     void report(int lost, const std::string& why) noexcept;
@@ -153,7 +153,7 @@ class Membership {
     wire::Welcome welcome_;
     std::optional<wire::Welcome> open_;      // the last ring that was open
     std::vector<wire::Welcome> maybe_open_;  // for which this rank was READY since
-    std::set<uint64_t> dead_;                // processes of the last ring, for certain
+    std::set<uint64_t> dead_;                // dead processes of the last ring, for certain
     tcp::endpoint first_;
     std::string broken_by_, what_;  // what_: for newcomers
     std::atomic<bool> is_newcomer_{false}, newcomer_waits_{false};
@@ -161,8 +161,8 @@ class Membership {
     bool answer_due_ = false, server_left_ = false, silence_logged_ = false;
     Clock::time_point heard_, in_ring_;  // of the coordinator; of that of the last ring
     std::string joining_ = "no word from the coordinator yet";
-    std::string stalled_;   // whom the job waits for, as the coordinator said last
-    bool is_late_ = false;  // this rank is one of them
+    std::string stalled_;   // whom the job waits for, by the coordinator's last message
+    bool is_late_ = false;  // the job waits for this rank
     std::mutex stall_mutex_;
     std::function<void(const std::string&)> on_stall_;
 

@@ -17,7 +17,7 @@ class NullCommunicator : public Communicator {
     std::future<void> gather(std::vector<std::span<float>>, bool) override { return done(); }
     void broadcast(std::span<std::byte>, int) override { status_.throw_if_ended(); }
     Ranks regroup(int64_t, bool) override { fail("there is no other rank"); }
-    // As if all ranks had sent the same bytes.
+    // Returns the same bytes for every rank.
     std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) override {
         status_.throw_if_ended();
         return std::vector(size_t(world_), std::vector(data.begin(), data.end()));

@@ -11,8 +11,8 @@
 
 namespace convoy {
 
-// Call note() every second or more often. Clock stands still while the machine is suspended, so two
-// other clocks are compared too.
+// Call note() every second or more often. Two more clocks are compared, because Clock stands still
+// while the machine is suspended.
 class Pause {
  public:
     // The clock that counts suspension, and the wall clock.

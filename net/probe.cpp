@@ -19,8 +19,8 @@ constexpr double kLongSeconds = 0.03;  // of a message long enough for TCP to re
 
 }  // namespace
 
-// Times the edge between this rank and the one at position `peer`; both ends call it, and the left
-// one's result counts: forward in `[0]`, backward in `[1]`.
+// Times the edge between this rank and the rank at position `peer`. Both ends call it, and only the
+// result of the left end counts: forward in `[0]`, backward in `[1]`.
 std::array<EdgeTiming, 2> Ring::probe(int peer, bool left) {
     std::vector<double> pings;
     for (int i = 0; i < kPings; ++i) {

@@ -96,7 +96,7 @@ bool Regroup::is_behind(uint32_t generation, uint64_t process) const {
            });
 }
 
-// The last ring that was open to any rank that is back, and the later ones that may have been open.
+// The last ring that was open to any rank that is back, and later rings that may have been open.
 std::vector<wire::RingId> Regroup::binding_rings() const {
     std::vector<wire::RingId> rings{open_};
     for (const Rank& r : ranks_) {

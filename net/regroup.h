@@ -14,13 +14,13 @@
 // left in order, are not counted. So two parts of a cut network never both continue. The smaller
 // part waits for the other one.
 //
-// A ring is open when its coordinator has READY of all its ranks. Ranks that were READY and lost
-// the coordinator do not know whether the ring was open. Then the job needs a majority of that ring
-// too, and of the open ring before it.
+// A ring is open when its coordinator has READY from all its ranks. A rank that sent READY and then
+// lost the coordinator does not know whether the ring was open. Then the job needs two majorities:
+// of that ring and of the open ring before it.
 //
-// A refused connection proves a death only if the rank gave a sign of life less than kSilence
-// before, and if this process was neither stopped nor cut off. Else the rank may have continued
-// with others, and have finished.
+// A refused connection proves that a process is dead only if the rank gave a sign of life less than
+// kSilence earlier and this process was neither stopped nor cut off. Otherwise the rank may have
+// continued with other ranks and finished.
 #pragma once
 
 #include <algorithm>
@@ -35,19 +35,19 @@ namespace convoy {
 
 wire::RingId ring_id(const wire::Welcome& ring);
 int rank_of(const wire::Welcome& ring, uint64_t process);  // -1: none
-// The members of `ring` that `base` does not have get the ranks after its own.
+// Adds to `base` the members that only `ring` has. Their ranks follow those of `base`.
 void add_newcomers(wire::Welcome& base, const wire::Welcome& ring);
 
 class Regroup {
  public:
     Regroup() = default;
-    // The members of `open`, the last ring that was open, all waited for. `why` it broke.
+    // Waits for all members of `open`, the last ring that was open. `why`: why that ring broke.
     Regroup(const wire::Welcome& open, std::string why, Clock::time_point now);
-    // `ring` was formed after it. Its newcomers get the ranks after the others. The coordinator of
-    // the ring was lost: the ring may have been open.
+    // `ring` was formed after the open ring, and its coordinator was lost, so it may have been
+    // open. The newcomers of `ring` get the highest ranks.
     void maybe_open(const wire::Welcome& ring, Clock::time_point now);
-    // This coordinator has formed `ring`, which broke before it was open: those who were back are
-    // waited for again.
+    // This coordinator has formed `ring`, which broke before it was open. The ranks that were back
+    // are waited for again.
     void again(const wire::Welcome& ring, std::string why, Clock::time_point now);
 
     void heard(int rank, Clock::time_point now) {
@@ -57,21 +57,21 @@ class Regroup {
     void expect_none(int rank) { ranks_[size_t(rank)].patience = {}; }
     void cut(int rank, const std::string& why);  // its connection broke; it may connect again
     void back(int rank, const wire::Join& join);
-    // certain: else the rank was only not reached, and may live where others reach it.
+    // certain: the process is dead. Otherwise this process did not reach it, but other ranks may.
     void gone(int rank, const std::string& why, Clock::time_point now, bool certain = true);
     void left(int rank) { ranks_[size_t(rank)].state = State::left; }
-    // `name` asks to be added: it counts from the next ring on.
+    // `name` asks to join. It does not count before the next ring.
     void joins(const std::string& name) { newcomers_.push_back(name); }
     bool waits_for(int rank) const { return ranks_[size_t(rank)].state == State::waited_for; }
     // Whether the ranks to which a ring of this generation was open have continued without
     // `process`.
     bool is_behind(uint32_t generation, uint64_t process) const;
-    // This process was stopped or cut off: no rank was silent meanwhile, and refused connections
-    // prove nothing.
+    // This process was stopped or cut off, so it cannot tell which ranks were silent in that time,
+    // and refused connections prove nothing.
     void doubt(Clock::time_point now);
 
-    // cut_off: the others, some of which may live, may train together. behind: they may have done
-    // so, and have ended. `why` says both.
+    // cut_off: the other ranks may be training together, as some of them may live. behind: they may
+    // have continued without these ranks and finished. `why` says which.
     enum class Verdict { wait, form, cut_off, behind };
     Verdict verdict(Clock::time_point now, std::string& why);
     std::vector<int> members() const;  // who was back at the verdict, ascending; without newcomers
@@ -89,12 +89,12 @@ class Regroup {
         State state = State::waited_for;
         Clock::time_point heard;
         Clock::duration patience = kSilence;
-        bool silent = false;  // at the verdict; of one that is gone: not for certain
+        bool silent = false;  // at the verdict; if gone: it may still live
         uint64_t open = 0;    // the last ring that was open to it
         uint32_t open_generation = 0;
     };
     struct Count {
-        int back = 0, absent = 0, dead = 0;  // dead: of the absent
+        int back = 0, absent = 0, dead = 0;  // dead: how many of the absent
         bool has_lowest = false;
         bool is_enough() const { return has_lowest ? back >= absent : back > absent; }
     };

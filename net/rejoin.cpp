@@ -1,8 +1,8 @@
 // rejoin.cpp — how a rank goes from a ring that broke to the next one.
 //
-//   JOIN to the coordinator ──► it decides who goes on (regroup.h) ──► WELCOME ──► edges ──►
-//   READY
-//     │ its connection broke
+//   JOIN to the coordinator ──► it decides which ranks continue (regroup.h) ──► WELCOME ──►
+//   edges ──► READY
+//     │ the connection to the coordinator broke
 //     └─► dial it again, then each rank in order (succession.h): the first that lives serves a
 //         coordinator, and so does this rank when its own turn comes
 #include "net/rendezvous.h"
@@ -43,7 +43,7 @@ asio::awaitable<Connected> Rejoin::run() {
             connected.links = co_await open_edges(m_, connected.welcome);
             co_return connected;
         } catch (const RingBroken&) {
-            // Another rank is lost: once more.
+            // Another rank is lost: tries again.
         }
     }
 }
@@ -56,7 +56,7 @@ asio::awaitable<void> Rejoin::until_welcome() {
             m_.send(wire::encode(m_.join_message(step_, planned_)));
         else
             co_await find_coordinator();
-        // Not often: those that are silent take their time, and WELCOME waits for it.
+        // Rarely, because each silent rank takes kAskPatience, and WELCOME waits for that.
         auto due = Clock::now() + kAskPatience;
         for (; m_.connected() && !is_welcome(); m_.status().throw_if_ended()) {
             co_await m_.wait_for_news(kAskPatience);
@@ -68,7 +68,7 @@ asio::awaitable<void> Rejoin::until_welcome() {
     }
 }
 
-// Leaves the membership with a connection on which JOIN was accepted.
+// Finds a coordinator. Afterwards the membership has a connection on which JOIN was accepted.
 asio::awaitable<void> Rejoin::find_coordinator() {
     turn_ = Succession(Clock::now());
     for (; !turn_.is_over(Clock::now()); co_await sleep_for(kRejoinPause)) {
@@ -80,13 +80,13 @@ asio::awaitable<void> Rejoin::find_coordinator() {
         }
     }
     fail(
-        "the coordinator was lost, and none of the other ranks that it could reach serves one "
+        "the coordinator was lost, and no rank that this rank could reach served the next one "
         "within ",
         kNobody.count() / 1000, " s");
 }
 
-// Ranks that did not hear each other for a while may have served a coordinator each, and would wait
-// for one another: all go to that of the lowest rank, or to one in a process of its own.
+// Ranks that did not hear each other for a while may each serve a coordinator, and would wait for
+// each other. So all go to the coordinator of the lowest rank, or to one in a process of its own.
 asio::awaitable<void> Rejoin::find_lower_coordinator() {
     for (int rank = m_.welcome().server < 0 ? -1 : 0; rank < serving_; ++rank) {
         if (is_welcome()) break;
@@ -97,8 +97,8 @@ asio::awaitable<void> Rejoin::find_lower_coordinator() {
     }
 }
 
-// Whether `candidate` (a rank, or -1: a coordinator in a process of its own) serves a coordinator
-// and takes this rank. Believes: ends where it says that the job has.
+// Whether `candidate` (a rank, or -1: a coordinator in its own process) serves a coordinator and
+// accepts this rank. believes: this rank ends if the candidate says that the job has ended.
 asio::awaitable<bool> Rejoin::ask(int candidate, bool believes) {
     if (turn_.is_gone(candidate)) co_return false;
     try {

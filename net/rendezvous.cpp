@@ -34,8 +34,8 @@ const char* advice(const std::string& why) {
     if (why.find("not known") != std::string::npos)
         return "is --coord spelled right, and known to DNS or /etc/hosts here?";
     if (why.find("refused") != std::string::npos)
-        return "is rank 0 (or `trainer coordinator`) running there, on this port? The port of any "
-               "rank leads into a job that trains";
+        return "is rank 0 (or `trainer coordinator`) running there, on this port? To join a "
+               "running job, the port of any rank works";
     if (why.find("no answer") != std::string::npos || why.find("no route") != std::string::npos)
         return "is the address right, the machine up, and no firewall in the way?";
     if (why.find("of a rank") != std::string::npos)
@@ -114,7 +114,7 @@ asio::awaitable<Connected> Rendezvous::join() {
     co_return connected;
 }
 
-// Dials, joins and waits for WELCOME. Throws TryAgain for what may pass, Error for what will not.
+// Dials, joins and waits for WELCOME. Throws TryAgain if a retry may help, otherwise Error.
 asio::awaitable<void> Rendezvous::attempt() {
     std::vector<tcp::endpoint> endpoints;
     try {
@@ -125,7 +125,7 @@ asio::awaitable<void> Rendezvous::attempt() {
     } catch (const Error& e) {
         throw TryAgain(e.what());
     }
-    // DNS shuffles the addresses of a name; in one order they fail with one text, logged once.
+    // DNS shuffles the addresses. Sorted, they always fail with the same text, logged once.
     const bool v6 = endpoints.front().address().is_v6();
     std::ranges::sort(endpoints, {}, [v6](const tcp::endpoint& e) {
         return std::pair(e.address().is_v6() != v6, e);
@@ -141,7 +141,7 @@ asio::awaitable<void> Rendezvous::attempt() {
 }
 
 // Asks the first of `endpoints` that answers. A name may have the addresses of all ranks (Swarm's
-// tasks.SERVICE, a headless service): one that is not the coordinator says so.
+// tasks.SERVICE, a headless service); a rank that is not the coordinator says so.
 asio::awaitable<void> Rendezvous::ask(std::vector<tcp::endpoint>& endpoints) {
     co_await connect(endpoints);
     listen_for_edges(connection_->local_endpoint().address());
@@ -155,7 +155,7 @@ asio::awaitable<void> Rendezvous::ask(std::vector<tcp::endpoint>& endpoints) {
         if (options_.rank >= 0 || options_.world > 0 || !options_.elastic) throw;
         refused = e.what();
     }
-    // A rank without a number, where a job trains already, takes part in it as by --join.
+    // If the job already trains, a rank without a number joins it as with --join.
     std::vector<tcp::endpoint> there{connection_->remote_endpoint()};
     options_.newcomer = true;
     try {
@@ -180,7 +180,7 @@ asio::awaitable<void> Rendezvous::connect(std::vector<tcp::endpoint>& endpoints)
     }
 }
 
-// A coordinator in a process of its own leaves it to the ranks to say what is trained.
+// A coordinator in a process of its own does not know what is trained, so the ranks must say it.
 asio::awaitable<void> Rendezvous::take_offer() {
     const tcp::endpoint first = connection_->remote_endpoint();
     connection_->send(wire::encode_empty(wire::Type::offer));
@@ -188,8 +188,8 @@ asio::awaitable<void> Rendezvous::take_offer() {
     connection_->close();
     if (!offer_.what.empty() && offer_.server < 0)
         fail("a rank answers at ", where(),
-             ", but the coordinator of this job is a process of its ",
-             "own: --coord must be its address");
+             ", but the coordinator of this job is a process without a rank: ",
+             "give the address of that process to --coord");
     if (offer_.what.empty()) offer_ = co_await ask_rank(offer_.peers.front().address, first);
     membership_.log().info("a job of ", counted(offer_.peers.size(), "rank"), " trains there");
     // The job as a newcomer sees it: it comes after the ranks, and there is no ring.
@@ -234,7 +234,7 @@ asio::awaitable<void> Rendezvous::read_until_welcome() {
     }
 }
 
-// Handles one message of the coordinator; true for WELCOME.
+// Handles one message of the coordinator. Returns true for WELCOME.
 bool Rendezvous::handle(const Message& message) {
     using wire::Type;
     switch (message.header.type) {
@@ -265,8 +265,8 @@ bool Rendezvous::handle(const Message& message) {
          ", for which this rank did not ask");
 }
 
-// Rank 0 serves the coordinator, and so does a rank without a number on the machine that --coord
-// names, unless somebody listens there already. Throws Error while the name is not known.
+// Rank 0 serves the coordinator, unless somebody already listens there. So does a rank without a
+// number on the machine that --coord names. Throws Error while the name is not known.
 asio::awaitable<void> Rendezvous::serve_if_mine() {
     serve_decided_ = options_.rank > 0 || options_.newcomer;
     if (serve_decided_) co_return;
@@ -281,8 +281,8 @@ asio::awaitable<void> Rendezvous::serve_if_mine() {
     bool in_use = false;
     for (const tcp::endpoint& endpoint : endpoints)
         if (!own_name) in_use = try_to_listen(endpoint.address()) || in_use;
-    // Where none of the addresses is ours, they are of a forwarded port or a public address in
-    // front of this machine, or of a coordinator that is not up yet. JOIN works for all of these.
+    // If no address is ours, --coord names a forwarded port, a public address in front of this
+    // machine, or a coordinator that is not up yet. JOIN works in all these cases.
     if (!listener.is_open() && !in_use && (own_name || options_.rank == 0)) try_to_listen({});
     if (!listener.is_open()) co_return;
     serves_ = true;
@@ -293,8 +293,8 @@ asio::awaitable<void> Rendezvous::serve_if_mine() {
     if (options_.listening) options_.listening(listener.port());
 }
 
-// Listens for the coordinator at `address` (none: at all of this machine), if it is ours. Returns
-// whether the port is in use there.
+// If `address` is ours, listens there for the coordinator (no address: at all addresses of this
+// machine). Returns whether the port is already in use there.
 bool Rendezvous::try_to_listen(const asio::ip::address& address) {
     Listener& listener = membership_.listener();
     const uint16_t port = listener.is_open() ? listener.port() : options_.port;
@@ -313,7 +313,7 @@ bool Rendezvous::try_to_listen(const asio::ip::address& address) {
     return false;
 }
 
-// Opens the port that the peers of this rank dial; the coordinator's, where this rank serves it.
+// Opens the port that peers dial. Without --port, the coordinator of this process uses it too.
 void Rendezvous::listen_for_edges(const asio::ip::address& local) {
     Listener& listener = membership_.listener();
     const bool wanted_elsewhere = options_.listen_port && options_.listen_port != options_.port;
@@ -324,8 +324,8 @@ void Rendezvous::listen_for_edges(const asio::ip::address& local) {
     }
     const bool everywhere =
         !options_.advertise.empty() || (is_loopback(local) && !means_this_machine(options_.host));
-    // The coordinator's port on its own machine is never free for this: where its process was
-    // killed after it answered, the next one listens there.
+    // On the coordinator's machine a rank never takes the coordinator's port: if the coordinator is
+    // killed, its successor must be able to listen there.
     const bool beside_coordinator = connection_->remote_endpoint().address() == local;
     const int first = options_.listen_port
                           ? options_.listen_port

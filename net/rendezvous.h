@@ -21,13 +21,13 @@ struct Connected {
 // Error (time up, refused, an edge that did not open).
 asio::awaitable<Connected> rendezvous(Membership& membership, JoinOptions options);
 
-// Leaves a ring that broke and enters the next one (rejoin.cpp): finds the coordinator, or the rank
-// that succeeds it, which may be this one. `step`, `planned`: of Communicator::regroup. Throws
-// Error.
+// Leaves a broken ring and enters the next one (rejoin.cpp): finds the coordinator, or the rank
+// that succeeds the coordinator, which may be this rank. `step`, `planned`: as in
+// Communicator::regroup. Throws Error.
 asio::awaitable<Connected> rejoin(Membership& membership, int64_t step, bool planned);
 
-// Host and port of a peer that advertises `peer`; `first`: where the job's first coordinator was,
-// unspecified: here. Throws Error.
+// Host and port of a peer that advertises `peer`. `first`: the address of the job's first
+// coordinator; unspecified: this machine. Throws Error.
 std::pair<std::string, uint16_t> reachable(const std::string& peer, const tcp::endpoint& first);
 
 // Opens the edges of this rank (edges.cpp). The higher rank of a pair dials the lower one; edges

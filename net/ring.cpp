@@ -30,9 +30,9 @@ namespace convoy {
 
 static constexpr size_t kStage = 256 << 10;  // bytes: two of them and the data fit a 1 MB L2 cache
 
-// One collective on this rank: ring.pieces_ are sent to the right and received from the
-// left. Pieces 0 … sent-1 go out, pieces 1 … received come in; of these, 1 … sums are added to what
-// is there and later ones are stored.
+// One collective on this rank. ring.pieces_ are sent to the right and received from the left:
+// pieces 0 … sent-1 go out, pieces 1 … received come in. Received pieces 1 … sums are added to the
+// local data; later pieces are stored.
 class Ring::Flow {
  public:
     // `bytes`: of the whole collective; all ranks must agree. `bf16`: floats that travel as bf16.
@@ -72,7 +72,7 @@ class Ring::Flow {
     struct Place {
         int piece;
         size_t at = 0;                 // bytes into it
-        Clock::time_point begin = {};  // of the piece, where it is recorded
+        Clock::time_point begin = {};  // of the piece, if it is recorded
     };
 
     bool is_done(const Place& place) const {
@@ -256,8 +256,8 @@ void Ring::broadcast(std::span<std::byte> data, int root) {
     Flow(*this, wire::Type::broadcast, data.size(), sent, is_root ? 0 : 1, 0, false).run();
 }
 
-// The same where a piece is sent and where it is received: which ring, collective, sender, piece.
-// Of numbers that wrap no two are in one trace.
+// A name for a piece (ring, collective, sender, piece) that is the same at its sender and receiver.
+// Numbers wrap, but no trace is long enough for two equal names.
 uint64_t Ring::flow(int sender, int piece) const {
     const uint64_t place = uint64_t((sender + world()) % world());
     return uint64_t(generation_ & 0xff) << 56 | (group_ & 0xfff) << 44 |

@@ -1,9 +1,9 @@
 // ring.h — the collectives, on the links of one rank. Used by one thread; every call blocks.
 //
 // Each message between ranks is a wire::Header and the data of the collective, in pieces. The
-// header names the collective (type, number, generation) and its size. A neighbour in another
-// collective, or in one of another size, is an error that names it, before a byte of its data is
-// used.
+// header names the collective (type, number, generation) and its size. If a neighbour is in another
+// collective, or in a collective of another size, an error names the neighbour before any of its
+// data is used.
 #pragma once
 
 #include <algorithm>
@@ -51,29 +51,29 @@ struct SharedNews {
 class Ring {
  public:
     // `ring`: ranks in ring order; `links` by rank; `bf16`: large sums travel as bf16. `moved`
-    // counts the bytes that come and go. tracks: may be null; there, `group` tells the rings of a
-    // generation apart.
+    // counts the bytes sent and received. tracks: null for no trace; in a trace, `group`
+    // distinguishes the rings of a generation.
     Ring(int rank, std::vector<int> ring, std::vector<Link> links, uint32_t generation, bool bf16,
          std::atomic<uint64_t>& moved, const RingTracks* tracks = nullptr, int group = 0);
 
-    // From here on the ranks of a host (`peers`, by rank) sum in memory that they share, where all
-    // of them can open it, and one of each host goes on the ring. All ranks call it before the
-    // first sum. Returns what the log shall say.
+    // From now on the ranks of a host (`peers`, by rank) sum in shared memory if all of them can
+    // open it; then one rank per host is on the ring. All ranks call it before the first sum.
+    // Returns the text for the log.
     SharedNews share_memory(const std::vector<wire::Member>& peers,
                             const std::function<size_t(size_t)>& limit);
 
     // data = Σ over ranks, the same bits on every rank. With bf16 the data is rounded once a hop
     // and summed in fp32; small sums always travel as fp32.
     void sum(std::span<float> data);
-    // blocks[r] = rank r's, on every rank. The caller fills this rank's own block; all ranks know
-    // all sizes. Blocks of `floats` are sent as bf16 if the ring's sums are, and rounded on their
-    // owner too.
+    // blocks[r] = the block of rank r, on every rank. The caller fills this rank's own block. All
+    // ranks know all sizes. If the ring's sums travel as bf16, blocks of `floats` do too, and are
+    // rounded on their owner as well.
     void gather(std::span<const std::span<std::byte>> blocks, bool floats);
     void broadcast(std::span<std::byte> data, int root);
     void barrier();
     std::vector<EdgeTiming> measure_edges();  // probe.cpp
 
-    // From any thread: ends the collective, here and on the neighbours, by LinkLost.
+    // Any thread may call it. Ends the collective by LinkLost, on this rank and on its neighbours.
     void shut() noexcept;
     uint64_t bytes_sent() const { return sent_; }
     int around() const { return hosts_.empty() ? world() : int(hosts_.size()); }  // Communicator's
@@ -110,8 +110,8 @@ class Ring {
     const RingTracks* const tracks_;
     const uint64_t group_;
     std::atomic<bool> shut_{false};
-    // share_memory(): the ring of those who sum for their hosts (none: no memory is shared), this
-    // rank's place there (-1: none), and its own host's memory.
+    // share_memory(): the ring of the ranks that sum for their hosts (empty: no shared memory),
+    // this rank's place there (-1: none), and its own host's memory.
     std::vector<int> hosts_;
     int host_position_ = -1;
     std::unique_ptr<HostSum> host_;

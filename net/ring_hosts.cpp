@@ -27,7 +27,7 @@ std::vector<int> neighbours_of_host(int rank, const std::vector<std::vector<int>
     return neighbours(rank, firsts);
 }
 
-// all[r] = rank r's.
+// all[r] = the value of rank r.
 template <class T>
 static void gather_each(Ring& ring, std::vector<T>& all) {
     std::vector<std::span<std::byte>> blocks;
@@ -71,7 +71,7 @@ SharedNews Ring::share_memory(const std::vector<wire::Member>& peers,
             news.back() += cat(
                 *failed, made ? cat(" cannot open that of rank ", host.front()) : " cannot make it",
                 ": ", std::generic_category().message(errors[size_t(*failed)]),
-                "; they sum on the ring. As one user in one container they would share it");
+                "; they use the ring. Ranks of one user in one container can share memory");
         }
         all &= share;
         if (!share || host != mine) continue;

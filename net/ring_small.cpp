@@ -1,5 +1,5 @@
-// ring_small.cpp — collectives of few bytes: each rank exchanges all of them with log2(world)
-// others, as steps cost more than bytes here.
+// ring_small.cpp — collectives of few bytes. Each rank exchanges all bytes with log2(world) others,
+// because for few bytes the steps cost more than the bytes.
 #include <bit>
 #include <cstring>
 
@@ -28,9 +28,9 @@ std::vector<int> neighbours(int rank, const std::vector<int>& ring) {
 
 void Ring::barrier() { recursive_doubling(wire::Type::barrier, {}); }
 
-// log2(world) exchanges of all data with the partner at distance 1, 2, 4, … Both add the same two
-// numbers, so both hold the same bits. Ranks beyond the largest power of two hand their data to a
-// partner first and get the result back at the end.
+// log2(world) exchanges of all data, with the partner at distance 1, 2, 4, … Both partners add the
+// same two numbers, so both hold the same bits. Ranks beyond the largest power of two first give
+// their data to a partner, and get the result at the end.
 void Ring::recursive_doubling(wire::Type type, std::span<float> data) {
     if (world() == 1) return;
     ++number_;

@@ -14,7 +14,7 @@ std::string rank_name(int rank, const std::string& address) {
 Roster::Roster(int world, uint64_t coordinator, std::map<std::string, std::vector<int>> previous)
     : world_(world), coordinator_(coordinator), previous_(std::move(previous)) {}
 
-// The member that is or will be rank 0, whose world and settings count; null if not known yet.
+// The member that is or will be rank 0. Its world and settings count. Null if not known yet.
 const Roster::Member* Roster::rank0() const {
     for (const Member& m : members_)
         if (m.join.rank == 0) return &m;
@@ -75,7 +75,7 @@ std::string Roster::why_refused(const Member& member) const {
 }
 
 std::vector<Roster::Refusal> Roster::add(int id, wire::Join join) {
-    const auto ground = [this] {  // on which members are refused, beside those before them
+    const auto ground = [this] {  // a reason to refuse members, besides earlier members
         const Member* zero = rank0();
         return std::pair(world(), zero ? zero->id : -1);
     };

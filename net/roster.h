@@ -12,22 +12,22 @@ namespace convoy {
 // "rank 2 (10.0.0.7:29401)", or "a rank (10.0.0.7:29401)" before it has a number.
 std::string rank_name(int rank, const std::string& address);
 
-// Ranks in ring order: as in `order`, which has all of them, but those of a host together.
+// Ranks in ring order: in the order of `order` (all ranks), but ranks of one host stay together.
 std::vector<int> ring_order(const std::vector<wire::Member>& peers, const std::vector<int>& order);
 
 class Roster {
  public:
-    // `world`: ranks of the job; 0: the members give it. `coordinator`: the id of the coordinator,
-    // by which it knows the rank in its own process. `previous`: the ranks each host had in the job
-    // before; a member that asks for none gets the old one of its host.
+    // `world`: ranks of the job; 0: a member gives the number. `coordinator`: the id of the
+    // coordinator, which marks the rank in the same process. `previous`: the ranks that each host
+    // had in the job before; a member that asks for no rank gets an old rank of its host.
     Roster(int world, uint64_t coordinator, std::map<std::string, std::vector<int>> previous);
 
     struct Refusal {
         int id;
         std::string why;
     };
-    // Adds member `id`. Returns those that are refused and already removed: the new one, or
-    // earlier ones that contradict rank 0 where rank 0 is the new one.
+    // Adds member `id`. Returns the refused members, which are already removed: the new member, or,
+    // if the new member is rank 0, earlier members that contradict it.
     std::vector<Refusal> add(int id, wire::Join join);
     void remove(int id);
 
@@ -39,10 +39,10 @@ class Roster {
         std::vector<int> ids;   // of the members, by rank
         wire::Welcome welcome;  // all but `rank` and `job`
     };
-    // The ranks of a complete roster. Members get the rank they asked for. Rank 0, where nobody
-    // asked for it, goes to the member in the coordinator's process, else to the first that joined.
-    // The other free ranks go out host by host in order of arrival. Ring order keeps the ranks of a
-    // host together.
+    // The ranks of a complete roster. Members get the rank they asked for. If nobody asked for rank
+    // 0, the member in the coordinator's process gets it, else the first member that joined. The
+    // other free ranks are assigned host by host in order of arrival. Ring order keeps the ranks of
+    // a host together.
     Assignment assign_ranks() const;
 
  private:

@@ -57,9 +57,9 @@ std::string StallWatch::stall(Clock::time_point now) const {
     return cat(text, "all wait for ", names);
 }
 
-// Of those that may be to blame, the ranks that have begun the fewest waits: in a ring all have
-// begun the same ones. If all wait, and speak, these are to blame, unless they have begun as many
-// as others.
+// Suspects are ranks that do not wait, or are silent. Blames the suspects that have begun the
+// fewest waits; in a ring all ranks begin the same waits. If all ranks wait and speak, blames the
+// ranks with the fewest waits, unless all have begun equally many.
 std::vector<int> StallWatch::waited_for(Clock::time_point now) const {
     const auto is_suspect = [&](const Rank& r) {
         return r.beat.begun == r.beat.done || now - r.heard > kQuiet;

@@ -18,18 +18,18 @@ class StallWatch {
                Clock::time_point now);
 
     void heard(int rank, const wire::Heartbeat& beat, Clock::time_point now);
-    // "step 812: all wait for rank 2 (10.0.0.7:29401), in data since 41 s" while some rank has
-    // waited in a collective for `patience` with nothing done and no byte moved. Otherwise "",
-    // however long a rank computes while no other rank waits for it.
+    // "step 812: all wait for rank 2 (10.0.0.7:29401), in data since 41 s" if some rank has waited
+    // in a collective for `patience` without ending it or moving a byte. Otherwise "", even if a
+    // rank computes for long: then no rank waits for it.
     std::string stall(Clock::time_point now) const;
-    // The ranks for which some rank waits so: those that do not wait themselves, or are silent.
-    // None if all ranks wait in the same collective.
+    // The ranks that some rank waits for in this way: the ranks that do not wait themselves, or are
+    // silent. Empty if all ranks wait in the same collective.
     std::vector<int> waited_for(Clock::time_point now) const;
     // The same text for the log: once, then again after twice that time, four times, …
     std::optional<std::string> report(Clock::time_point now);
 
     int world() const { return int(ranks_.size()); }
-    // "last heard of 0.7 s ago, at step 812 in backward": it may have gone on since.
+    // "last heard of 0.7 s ago, at step 812 in backward". The rank may be further by now.
     std::string last_seen(int rank, Clock::time_point now) const;
 
  private:

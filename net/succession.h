@@ -1,5 +1,5 @@
-// succession.h — whom a rank asks for the coordinator of the next ring, once its connection to the
-// last one broke: answers and time in, the next rank to ask out. No sockets (rejoin.cpp has them).
+// succession.h — which rank to ask for the next ring's coordinator, after the last coordinator was
+// lost. Answers and time go in, the next rank to ask comes out. The sockets are in rejoin.cpp.
 //
 //   a round   the last coordinator; while its process answers, nobody else. One that was silent is
 //             asked after 4 s, and not waited for
@@ -9,8 +9,8 @@
 //     │  └─────── "not the coordinator" ──► it finds out itself, and is given longer
 //     └────────── nothing for kSilence ───► passed over
 //
-// A rank whose own turn comes serves a coordinator. Who is silent to one rank may answer another,
-// so two may serve; those who wait at one ask lower ranks every kSilence, and all go to the lowest.
+// A rank serves a coordinator when its own turn comes. A rank may be silent to one rank and answer
+// another, so two may serve. Waiting ranks ask lower ranks every kSilence; all go to the lowest.
 #pragma once
 
 #include <algorithm>
@@ -29,12 +29,12 @@ class Succession {
         int world, server;  // server: the rank that served it; -1: a process of its own
         bool silent;        // its coordinator, before the connection broke
     };
-    // The next one to ask, -1 for a coordinator in a process of its own; nothing at the end of a
-    // round: another one follows after a pause. Answers come before the next call.
+    // The next rank to ask; -1: a coordinator in its own process. Returns nothing at the end of a
+    // round; the next round follows after a pause. Answers must come before the next call.
     std::optional<int> next(const Last& last, Clock::time_point now) {
         if (at_ == kBegin) {
             at_ = kServer;
-            // Where the first heir was silent too, perhaps it was this rank that was cut off.
+            // If the first heir was silent too, perhaps this rank itself was cut off.
             if (!last.silent || now - begin_ >= kSilence + kAskPatience) return last.server;
         }
         const bool waits = at_ == kServer ? !last.silent && !is_gone(last.server)
@@ -55,9 +55,9 @@ class Succession {
  private:
     static constexpr int kBegin = -3, kServer = -2;
 
-    // One that has answered finds out itself; but it asks those before it, which may be silent, as
-    // long as this rank does, and may have begun later. Passed over too soon, it would serve a
-    // coordinator beside another one.
+    // A rank that answered looks for the coordinator too. It may have begun later, and waits as
+    // long as this rank for each silent rank below it. If this rank passed over it too soon, both
+    // would serve a coordinator.
     std::chrono::milliseconds patience_with(int rank) const {
         if (!answered_.contains(rank)) return kSilence;
         return std::min(kSilence + 3 * (rank + 1) * kAskPatience, kNobody - kSilence);

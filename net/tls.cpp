@@ -26,8 +26,8 @@ constexpr unsigned char kSuiteId[] = {0x13, 0x01};
 constexpr char kIdentity[] = "convoy1";  // travels in clear: the same for all jobs
 constexpr int kReadBuffer = 128 << 10;   // bytes that one system call may bring
 
-// A sum over GF(32) that is 0 for a token with its check: one wrong digit, or two neighbours
-// swapped, are always seen.
+// A sum over GF(32) that is 0 for a token with its check digit. It detects every single wrong digit
+// and every swap of two neighbours.
 unsigned checksum(unsigned sum, unsigned digit) {
     return (sum << 1 ^ (sum & 16 ? 0x25 : 0) ^ digit) & 31;
 }
@@ -35,7 +35,7 @@ unsigned checksum(unsigned sum, unsigned digit) {
 Key parse_token(const std::string& text) {
     const auto damaged = [](const auto&... why) {
         throw AccessError(cat("the token is damaged: ", why...,
-                              "; `trainer token` makes another, for all ranks"));
+                              "; `trainer token` makes a new token for all ranks"));
     };
     if (text.size() != kTokenDigits + 1)
         damaged("it has ", text.size(), " characters, not ", kTokenDigits + 1);
@@ -43,7 +43,7 @@ Key parse_token(const std::string& text) {
     unsigned sum = 0;
     for (size_t i = 0; i < text.size(); ++i) {
         const size_t digit = kDigits.find(text[i]);
-        if (digit == kDigits.npos) damaged("its character ", i + 1, " is none of a token's");
+        if (digit == kDigits.npos) damaged("its character ", i + 1, " cannot be in a token");
         sum = checksum(sum, unsigned(digit));
         for (size_t bit = 0; bit < 5 && i < kTokenDigits; ++bit)
             if (const size_t at = 5 * i + bit; at < 256 && (digit >> (4 - bit) & 1))
@@ -125,11 +125,11 @@ TlsContext make_tls(const std::string& token) {
                      SSL_CTX_set_ciphersuites(raw, kSuite) &&
                      SSL_CTX_set1_groups_list(raw, "X25519") && SSL_CTX_set_num_tickets(raw, 0);
     ENSURE(set, "this OpenSSL has no ", kSuite, " with X25519");
-    // None is given out, so none can fit: strangers' ones are not even decrypted.
+    // We issue no tickets, so a stranger's ticket is not even decrypted.
     SSL_CTX_set_options(raw, SSL_OP_NO_TICKET);
     SSL_CTX_set_session_cache_mode(raw, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_session_id_context(raw, kSuiteId, sizeof kSuiteId);  // as session_of()
-    // Without this, a server that offers any certificate in place of the key would be believed.
+    // Without this, a server could authenticate by any certificate instead of the key.
     SSL_CTX_set_verify(raw, SSL_VERIFY_PEER, nullptr);
     SSL_CTX_set_psk_use_session_callback(raw, offer_key);
     SSL_CTX_set_psk_find_session_callback(raw, find_key);
@@ -145,7 +145,7 @@ Tls::Tls(TlsContext context, int socket, bool dialled)
     dialled ? SSL_set_connect_state(native()) : SSL_set_accept_state(native());
 }
 
-// Of the last call, which cleared errno and OpenSSL's queue of errors first.
+// The error of the last call. That call cleared errno and OpenSSL's queue of errors first.
 ssize_t Tls::outcome(int result) {
     if (result > 0) return result;
     const int error = errno, kind = SSL_get_error(native(), result);
@@ -168,7 +168,7 @@ ssize_t Tls::handshake() {
         errno = EPROTO;
     }
     if (done <= 0) return done;
-    // By the key, and in no other way: what make_tls() sets allows no other, this is a second bar.
+    // Only the key may authenticate. make_tls() allows nothing else; this is a second check.
     if (SSL_session_reused(native()) &&
         SSL_CIPHER_get_id(SSL_get_current_cipher(native())) == TLS1_3_CK_AES_128_GCM_SHA256)
         return 1;
@@ -186,7 +186,7 @@ ssize_t Tls::write(std::span<const std::byte> bytes) {
     ERR_clear_error(), errno = 0;
     const int most = int(std::min<size_t>(bytes.size(), 1 << 30));
     const ssize_t written = outcome(SSL_write(native(), bytes.data(), most));
-    // Each end counts what it sends; the next write begins with the message that says so.
+    // Each end counts its own records. The next write begins with the KeyUpdate message.
     if (written > 0 && ++records_ % records_per_key == 0)
         SSL_key_update(native(), SSL_KEY_UPDATE_NOT_REQUESTED);
     return written;

@@ -1,12 +1,12 @@
-// tls.h — TLS 1.3 between ranks, keyed by the token of the job: whoever holds it is let in, and of
-// anybody else no byte reaches a parser of ours.
+// tls.h — TLS 1.3 between ranks, keyed by the job's token. Only holders of the token get in; no
+// byte of anybody else reaches our parsers.
 //
 //   text of a token   52 characters of Crockford's base32, which are 32 random bytes, and one that
 //                     shows a wrong character or two swapped ones
 //   key               HKDF-SHA256(bytes, "convoy psk 1"), an external PSK (RFC 8446, 9257)
 //
-// One suite, one group, a fresh X25519 exchange for each connection, no certificates, no tickets.
-// A key encrypts 2^23 records of 16 KB before the next takes its place; 2^24.5 are safe.
+// One suite, one group, a fresh X25519 exchange per connection, no certificates, no tickets. A key
+// encrypts 2^23 records of 16 KB, then the next key follows; 2^24.5 records would be safe.
 #pragma once
 
 #include <sys/types.h>
@@ -24,24 +24,24 @@ struct ssl_ctx_st;  // SSL_CTX of OpenSSL
 
 namespace convoy {
 
-// This side or the other one may not talk to whom it found: no wait helps.
+// One side may not talk to the other: waiting does not help.
 struct AccessError : Error {
     using Error::Error;
 };
 
 std::string make_token();
 
-// What the connections of a process share; null without a token: they are plain.
+// TLS state that the connections of a process share. Null without a token: plain connections.
 using TlsContext = std::shared_ptr<ssl_ctx_st>;
 // `token`: as make_token() returns it, or "". Throws AccessError that says how it is damaged.
 TlsContext make_tls(const std::string& token);
 
-// What TLS answers to those that do not speak it or hold no key: alert 40, handshake_failure.
+// The answer to a peer that does not speak TLS or has no key: alert 40, handshake_failure.
 inline constexpr char kTlsAlert[] = {0x15, 3, 3, 0, 2, 2, 40};
 
 // One connection, on a socket in non-blocking mode that outlives it; used by one thread at a time.
-// The calls return as recv() and send() do: bytes, 0 where the other end has closed, -1 with errno:
-// EAGAIN where the socket is to be waited for, EPROTO for what no holder of the token sends.
+// The calls return like recv() and send(): bytes; 0 if the other end has closed; -1 with errno
+// EAGAIN if the caller must wait for the socket, EPROTO for bytes that no token holder sends.
 class Tls {
  public:
     Tls(TlsContext context, int socket, bool dialled);

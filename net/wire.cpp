@@ -91,7 +91,7 @@ class Writer {
 
 bool is_control(char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }
 
-// Takes fields off a body; throws when it ends too early.
+// Takes fields off a body. Throws if the body ends too early.
 class Reader {
  public:
     Reader(Type type, std::string_view body) : type_(type), rest_(body) {}
@@ -175,9 +175,9 @@ std::string printable(std::span<const std::byte> bytes) {
     return std::ranges::all_of(plain, is_printable) ? "'" + plain + "'" : hex;
 }
 
-// Values that no sound program sends.
+// Rejects or corrects values that no correct program sends.
 void check(Join& m) {
-    // A heartbeat of 0 would declare everybody lost at once, one of days would never do so.
+    // With a heartbeat of 0 every rank would be lost at once; with days, no rank ever.
     m.heartbeat_ms = std::clamp<uint32_t>(m.heartbeat_ms, 10, 600'000);
     m.rules.stall_ms = std::max<uint32_t>(m.rules.stall_ms, 10);
     m.process = std::max<uint64_t>(m.process, 1);  // 0 is nobody

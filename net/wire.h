@@ -62,9 +62,9 @@
 //   SUM, BROADCAST, GATHER, BARRIER, PROBE
 //               rank → rank          data of a collective (ring.h)
 //
-// Nothing that arrives is trusted: lengths are compared with a limit before anything is allocated,
-// counts with the bytes that are left, and every error says what was wrong. Control characters in a
-// text become '?', and 1,100 bytes of one for people are taken: nobody writes another's log.
+// Nothing that arrives is trusted. Lengths are compared with a limit before memory is allocated,
+// counts with the remaining bytes. Every error says what was wrong. No rank can forge log lines of
+// another: control characters become '?', and texts for people are cut to 1,100 characters.
 #pragma once
 
 #include <cstdint>
@@ -114,8 +114,8 @@ struct Header {
     uint64_t length = 0;
 };
 
-// The bytes are no message of this program and version. `version` is that of the other side when
-// it is a Convoy of another version, else 0.
+// The bytes are not a message of this program and version. `version` is the other side's version if
+// it is another Convoy, else 0.
 struct NotConvoy : Error {
     NotConvoy(const std::string& text, uint16_t version_, bool tls_ = false)
         : Error(text), version(version_), tls(tls_) {}
@@ -135,7 +135,7 @@ struct Message {
 
 using Settings = std::map<std::string, std::string>;
 
-// Settings of the job that coordinators need, so every rank knows them: any may become one.
+// Job settings that coordinators need. Every rank knows them, as any rank may become coordinator.
 struct Rules {
     bool bf16 = false, elastic = false, alone = false;
     uint32_t min_world = 1, stall_ms = 30'000;
@@ -209,8 +209,8 @@ struct Heartbeat {
     std::string phase;
     void fields(auto& body) { body(step, begun, done, moved, phase_ms, phase); }
 };
-// What an ABORT ends: the job; the ring alone, so that survivors form a new one; the membership of
-// the rank that is told so; or a part of the job that was cut off, whose state this rank saves.
+// What an ABORT ends: the job; only the ring, so that the others form a new one; the membership of
+// the rank that gets it; or a cut-off part of the job, whose state this rank saves.
 enum class End : uint8_t { job, ring, membership, cut_off };
 struct Abort {
     static constexpr Type kType = Type::abort;

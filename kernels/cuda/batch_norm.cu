@@ -9,11 +9,11 @@
 //   grid    (⌈C/columns of a block⌉, groups·parts) blocks of 256 threads (moments.cuh). A thread
 //           takes 16 bytes of a row; threadIdx.y strides over the rows of the slab.
 //   shared  16·256 floats, in the sums of bf16
-//   bytes   forward x read, y written, backward 2·(x, y, dy) + dx: 4 a number, 2 where they are
-//           bf16; memory-bound. The statistics take another read of x, unless a convolution took
-//           them on the way. They are floats, as gamma and beta are.
-//   order   rows of a thread, the threads of a column, then in double the slabs: of a thread, then
-//           32 threads, each in order.
+//   bytes   forward x read, y written; backward 2·(x, y, dy) + dx. A number has 4 bytes, in bf16 2.
+//           Memory-bound. The statistics read x once more, unless a convolution has computed them.
+//           Statistics, gamma and beta are floats.
+//   order   rows of a thread, then threads of a column, then slabs in double: slabs of a thread,
+//           then 32 threads. Each sum is in order.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/moments.cuh"
 #include "kernels/shapes.h"

@@ -10,17 +10,17 @@
 // The matrix of patches is never written: an operand of gemm.cuh finds its numbers in x or dy while
 // the tile is fetched ("implicit GEMM"). The channel is the fast index of the depth.
 //
-// With a stride, grad_x is stride_h·stride_w products: the pixels (h, w) with the same remainders
-// of (h+pad)/stride and (w+pad)/stride meet the same taps, every stride'th one, and so they are a
-// gradient of stride 1 for a smaller filter. No zeros are multiplied.
+// With a stride, grad_x is stride_h·stride_w products. Pixels (h, w) with equal remainders of
+// (h+pad)/stride and (w+pad)/stride use the same taps, every stride'th one. So they form a gradient
+// of stride 1 with a smaller filter, and no zeros are multiplied.
 //
-// On tensor cores numbers are copied in chunks of 16 bytes. Channels that do not fill them (a first
-// layer has 3) are padded with zeros: x, dy and w are copied, dw is made in a padded matrix and
-// then added.
-// The statistics are taken from the tiles before they are stored, wherever in a tile a group of
-// images ends. Where the depth is cut into parts (few tiles, so a small y) no tile has whole sums:
-// then y is read again, moments.cu. Either by shapes alone.
-// Depthwise ones are in depthwise.cu.
+// For tensor cores, numbers are copied in chunks of 16 bytes. If the channels do not fill chunks (a
+// first layer has 3), they are padded with zeros: x, dy and w are copied, and dw is computed in a
+// padded matrix and then added.
+// Statistics are computed from the tiles before the store. A group of images may end anywhere in a
+// tile. If the depth is cut into parts (few tiles, so a small y), no tile has complete sums, and
+// moments.cu reads y again. Only the shapes decide this.
+// depthwise.cu has depthwise convolutions.
 // Mapping, bytes and order of the sums: gemm.cuh, plain and in fp32; tensor_gemm.cuh, on tensor
 // cores, of floats (rounded to tf32) or bf16.
 #include "kernels/cuda/cuda_backend.h"

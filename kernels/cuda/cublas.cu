@@ -40,7 +40,7 @@ CublasApi open_cublas(std::initializer_list<const char*> names) {
     if (!library)
         fail("cuBLAS cannot be opened: ", why,
              "; it comes with the CUDA toolkit, and LD_LIBRARY_PATH can name its folder");
-    // It stays open to the end of the process: it keeps threads and handlers of its own.
+    // The library is never closed, because it keeps threads and handlers.
     CublasApi api;
     find(library, "cublasCreate_v2", api.create);
     find(library, "cublasDestroy_v2", api.destroy);
@@ -53,7 +53,7 @@ CublasApi open_cublas(std::initializer_list<const char*> names) {
 
 Cublas::Cublas(const CublasApi& api, cudaStream_t stream, void* workspace) : api_(api) {
     check(api_, api_.create(&handle_), "cublasCreate");
-    int status = api_.set_stream(handle_, stream);  // which takes the workspace away
+    int status = api_.set_stream(handle_, stream);  // this resets the workspace
     if (status == 0) status = api_.set_workspace(handle_, workspace, kWorkspaceBytes);
     if (status == 0) return;
     (void)api_.destroy(handle_);  // the first failure is the one to report

@@ -1,8 +1,8 @@
 // cuda.h — the one include of every file here: CUDA on a GPU, or its emulator on the CPU.
 //
 // Each .cu is compiled twice, by nvcc into namespace convoy::cuda and by g++ into convoy::simt
-// (kernels/simt: the same names, run on the CPU), so both are in one binary. Sources are plain
-// CUDA and do not know which it is.
+// (kernels/simt has the same names and runs on the CPU). So one binary has both. The sources are
+// plain CUDA and do not know which compiler reads them.
 #pragma once
 
 #include "src/base/check.h"
@@ -33,7 +33,7 @@ inline void cuda_check(cudaError_t error, const char* call, const char* file, in
     fail(file, ":", line, ": ", call, ": ", cudaGetErrorName(error), ", ",
          cudaGetErrorString(error));
 }
-// Around each call of the runtime; and after each launch.
+// CUDA_CHECK goes around each call of the runtime, CUDA_LAUNCHED after each launch.
 #define CUDA_CHECK(call) ::convoy::CONVOY_DEVICE::cuda_check((call), #call, __FILE__, __LINE__)
 #define CUDA_LAUNCHED() CUDA_CHECK(cudaGetLastError())
 

@@ -51,7 +51,7 @@ CudaBackend::CudaBackend(int index, const BackendOptions& options)
     cudaDeviceProp properties;
     CUDA_CHECK(cudaGetDeviceProperties(&properties, index_));
     processors_ = properties.multiProcessorCount;
-    // Tensor cores that know tf32 and bf16 came with 8.0; others take the plain kernels.
+    // Tensor cores support tf32 and bf16 since 8.0. Older GPUs use the plain kernels.
     if (properties.major >= 8) precision_ = options.precision;
     products_ =
         cat(precision_ == Precision::kBf16 ? "activations and products in " : "products in ",
@@ -70,7 +70,7 @@ CudaBackend::CudaBackend(int index, const BackendOptions& options)
 }
 
 CudaBackend::~CudaBackend() {
-    // Memory may only go when no kernel uses it; errors are for those who still need the results.
+    // Memory may be freed only when no kernel uses it. Errors are ignored: no result is needed.
     for (cudaStream_t stream : {upload_stream_, copy_stream_, stream_})
         (void)cudaStreamSynchronize(stream);
     timeline_.reset();

@@ -1,8 +1,8 @@
 // cuda_backend.h — the Backend of a GPU, and of its emulator on the CPU.
 //
 // Each op is in the file of its family, named as in kernels/cpu: conv2d.cu, linear.cu, … All ops
-// run in order on one stream; download() and synchronize() wait for it. Used only by the thread
-// that made it: CUDA keeps for each thread which GPU is meant, and the constructor sets it.
+// run in order on one stream; download() and synchronize() wait for it. Only the thread that made
+// the backend may use it: CUDA stores the current GPU per thread, and the constructor sets it.
 #pragma once
 
 #include <algorithm>
@@ -55,21 +55,21 @@ class CudaBackend final : public Backend {
 #include "kernels/ops.inc"
 
  private:
-    static constexpr int kThreads = 256;  // of a block that handles one number a thread
+    static constexpr int kThreads = 256;  // of a block with one number per thread
 
-    // Blocks for n numbers in loops of the whole grid's width: as many as the GPU runs at once.
+    // Blocks for a loop over n numbers in steps of the grid's width, at most 8 per multiprocessor.
     dim3 blocks_for(size_t n) const {
         return unsigned(std::clamp<size_t>((n + kThreads - 1) / kThreads, 1, processors_ * 8));
     }
-    // Bounds of groups on the device; they are copied when they change, not for each op.
+    // The bounds of groups, in device memory. They are copied only if they have changed.
     const int* bounds(GroupBounds groups);
-    // Memory for statistics in strips of `height` rows of x; and the merge of filled strips.
+    // Allocates statistics for strips of `height` rows of x; finish_moments() merges the strips.
     Strips make_strips(Tensor x, GroupBounds groups, int64_t height, Slot slot);
     void finish_moments(Tensor x, Strips strips, const Moments& to);
     void depthwise(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y);
     void depthwise_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx);
     void depthwise_grad_w(Tensor x, Tensor dy, Window window, Tensor dw);
-    // sums[c] += Σ of x over all but the channel.
+    // sums[c] += Σ of channel c of x over all pixels of all images.
     void add_column_sums(Tensor x, float* sums);
     template <class F>
     void map(Tensor x, Tensor y, F f);
@@ -79,18 +79,18 @@ class CudaBackend final : public Backend {
     Precision precision_ = Precision::kFp32;
     std::string products_;  // what description() says of products
     cudaStream_t stream_ = nullptr;
-    // Uploads beside the ops, and the end of the last one.
+    // A stream for uploads during the ops, and an event for the end of the last upload.
     cudaStream_t upload_stream_ = nullptr;
     cudaEvent_t uploaded_ = nullptr;
-    // Downloads beside the ops: a stream of their own, and an event for the end of each, reused
-    // after 64 downloads. A reused event stands for a later download, so waiting for it is still
-    // right.
+    // A stream for downloads during the ops, and an event for the end of each download. An event is
+    // reused after 64 downloads. Then it belongs to a later download, so waiting for it is still
+    // correct.
     cudaStream_t copy_stream_ = nullptr;
     cudaEvent_t ops_done_ = nullptr;
     std::array<cudaEvent_t, 64> copies_done_{};
     int64_t downloads_ = 0;
     DeviceMemory memory_;
-    std::vector<int> bounds_;  // of the last groups, and where they are on the device
+    std::vector<int> bounds_;  // of the last groups; bounds_there_: the same on the device
     const int* bounds_there_ = nullptr;
     std::unique_ptr<Timeline> timeline_;  // null: not traced
     Track *upload_track_ = nullptr, *download_track_ = nullptr;

@@ -1,4 +1,4 @@
-// depthwise.cu — convolutions in which each channel reads itself alone.
+// depthwise.cu — convolutions in which output channel c reads only input channel c.
 // Twin: kernels/cpu/depthwise.cpp
 //
 //   forward  y[npq,c]  = act(b[c] + Σ_rs x[n, p·stride+r−pad, q·stride+s−pad, c]·w[c,rs])

@@ -1,9 +1,9 @@
 // elements.h — numbers that are floats in registers, and floats or bf16 in memory.
 //
-// Activations are what `--precision` says (CudaBackend::activations); statistics, gradients of
-// weights and sums are floats always. A kernel that handles activations is a template over the type
-// of its numbers. All compute in fp32; a bf16 is rounded to the nearest, ties to even, as it is
-// stored.
+// `--precision` sets the type of activations (CudaBackend::activations). Statistics, gradients of
+// weights, and sums are always floats. A kernel on activations is a template over their type. All
+// kernels compute in fp32. A bf16 is rounded when it is stored: to the nearest number, ties to
+// even.
 #pragma once
 
 #include <initializer_list>
@@ -16,7 +16,7 @@ namespace convoy::CONVOY_DEVICE {
 
 using bf16 = __nv_bfloat16;
 
-// f(float()) or f(bf16()): what a kernel is launched for.
+// Calls f(float()) or f(bf16()), so that f launches a kernel for this type.
 template <class F>
 void with_type(Type type, F&& f) {
     if (type == Type::kBfloat16)
@@ -29,14 +29,14 @@ __device__ __forceinline__ float load(const float* x) { return *x; }
 __device__ __forceinline__ float load(const bf16* x) { return __bfloat162float(*x); }
 __device__ __forceinline__ void store(float* x, float value) { *x = value; }
 __device__ __forceinline__ void store(bf16* x, float value) { *x = __float2bfloat16_rn(value); }
-// The value after it was rounded to a T.
+// The value, rounded to a T.
 template <class T>
 __device__ __forceinline__ float rounded(float value) {
     if constexpr (sizeof(T) == sizeof(float)) return value;
     return __bfloat162float(__float2bfloat16_rn(value));
 }
 
-// Numbers that are read or written in one access, or in several of 16 bytes.
+// kCount numbers that are read or written in one access, or in several accesses of 16 bytes.
 template <class T, int kCount>
 struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {
     T at[kCount];
@@ -59,7 +59,7 @@ __device__ __forceinline__ void store_pack(T* to, const float (&from)[kCount]) {
     for (int e = 0; e < kCount; ++e) store(&pack.at[e], from[e]);
     *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
 }
-// Zero where the number of the same place in `mask` is not positive.
+// to[e] = 0 where mask[e] <= 0.
 template <int kCount, class T>
 __device__ __forceinline__ void mask_pack(float (&to)[kCount], const T* mask) {
     float signs[kCount];
@@ -73,8 +73,8 @@ __device__ __forceinline__ void mask_pack(float (&to)[kCount], const T* mask) {
 inline bool has_packs(Tensor x) {
     return x.C * bytes_of(x.type) % 16 == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
 }
-// f(T(), count), for tensors of one type: how many neighbouring channels a thread takes at once.
-// Those in 16 bytes, where all tensors allow it, or else one.
+// Calls f(T(), count) for tensors of one type. count: how many neighbouring channels a thread takes
+// at once. This is 16 bytes of channels if all tensors allow it, else one channel.
 template <class F>
 void with_pack(std::initializer_list<Tensor> tensors, F&& f) {
     bool packs = true;

@@ -6,27 +6,27 @@
 //            ┌──┬──┬──┬──┐        of 8: all threads fetch a 128×8 piece of a and of b into shared
 //  128 rows  │  │▓▓│  │  │ a      memory. Then each of the 16×16 threads adds 8 products to each
 //            └──┴──┴──┴──┘        of its 8×8 sums: rows 4·y … 4·y+3 and 64 further down, columns
-//              8                  likewise. A number fetched once is used 128 times.
+//              8                  likewise. Each fetched number is used 128 times.
 //
-//   grid      (tiles, 1, parts) blocks of 256 threads. If out has at most 64 rows or columns, a
-//   tile
-//             has 64 of them and a thread 4. If the tiles are too few for the GPU, l is cut into
-//             parts; each writes its own sums, which epilogue_kernel adds.
+//   grid      (tiles, 1, parts) blocks of 256 threads. If out has at most 64 rows (or columns), a
+//             tile has 64 rows (or columns), and a thread has 4. If there are too few tiles for the
+//             GPU, l is cut into parts. Each part writes its own sums, and epilogue_kernel adds
+//             them.
 //   shared    2·8·(128+4) floats: 8.4 KB. A step along l reads 16 numbers, four at a time, for 64
 //             multiply-adds. A row of 132 keeps them aligned, and threads that write neighbouring
 //             l fall into other banks.
-//   numbers   floats; bf16 are for tensor cores (tensor_gemm.cuh)
+//   numbers   floats; tensor_gemm.cuh multiplies bf16
 //   bytes     4·L·(I·⌈J/128⌉ + J·⌈I/128⌉) read, from the L2 cache mostly; 4·I·J written. Bound by
 //             arithmetic on the fp32 units: 64 independent sums hide their latency.
 //   order     l rises within a part, parts are added in order: the same bits on every run.
-//   moments   where statistics of the columns are wanted (moments.cuh), the tiles' shared memory is
-//             used for them at the end; 12·⌈I/128⌉·J bytes written.
+//   moments   if statistics of the columns are wanted (moments.cuh), they use the tiles' shared
+//             memory at the end; 12·⌈I/128⌉·J bytes written.
 //
-// An operand says what its rows and its depth mean, and finds numbers. Each meaning is worked out
-// once for several numbers, since an index of a convolution costs more than a product:
+// An operand maps a row and a depth to an address. Row and depth are decoded once for several
+// numbers, because decoding an index of a convolution costs more than a product:
 //   static constexpr bool kDepthFast   neighbours along l are neighbours in memory (else: along i)
-//   static constexpr bool kTable       the meaning of the slow index is worth a table
-//   Element                            what it holds: float or bf16
+//   static constexpr bool kTable       whether to keep the decoded slow index in a table
+//   Element                            type of the numbers: float or bf16
 //   Row row(int i) / Depth depth(int l)
 //   void advance(Depth&, int l, int step)   makes depth(l) of depth(l − step)
 //   Found<Element> find(Row, Depth)     a number outside of the operand counts as 0
@@ -44,12 +44,12 @@ namespace convoy::CONVOY_DEVICE {
 
 constexpr int kTile = 128, kDepthStep = 8, kTilePad = 4, kProductThreads = 256;
 
-// The pixels of dx that a product of rows 0, 1, … makes: all, or each `stride`th one of an image's
-// rows and columns, from the first on.
+// The pixels of dx that rows 0, 1, … of a product compute: all pixels, or every `stride`th row and
+// column of an image, beginning at `first`.
 struct OutRows {
     bool all = true;
     int H = 0, W = 0, stride_h = 1, stride_w = 1, first_h = 0, first_w = 0;
-    Divisor rows, columns;  // that are made of an image
+    Divisor rows, columns;  // computed per image
 
     __device__ __forceinline__ size_t operator[](int i) const {
         if (all) return size_t(i);
@@ -59,7 +59,7 @@ struct OutRows {
     }
 };
 
-// What becomes of each sum; T: what out holds.
+// What is applied to each sum. T: the type of the numbers in out.
 template <class T>
 struct Epilogue {
     using Out = T;
@@ -67,17 +67,17 @@ struct Epilogue {
     T* out;
     const float* bias = nullptr;  // by column
     bool relu = false;
-    const T* mask = nullptr;  // as out; set to 0 where it is <= 0
+    const T* mask = nullptr;  // layout of out; the result is 0 where mask <= 0
     bool accumulate = false;  // out += instead of =
     OutRows rows = {};
 
     // With bias and relu, rounded to a T.
     __device__ __forceinline__ float finished(float sum, float bias_of_column) const {
         sum += bias_of_column;
-        if (relu && sum < 0) sum = 0;  // this way round a NaN stays one
+        if (relu && sum < 0) sum = 0;  // in this form a NaN stays a NaN
         return rounded<T>(sum);
     }
-    // kCount finished numbers of row i from column j on become what out has then.
+    // Applies the mask, then stores or adds kCount finished numbers of row i from column j on.
     template <int kCount>
     __device__ __forceinline__ void put(int i, int j, int J, float (&sums)[kCount]) const {
         const size_t at = rows[i] * J + j;
@@ -103,22 +103,22 @@ struct Epilogue {
         return J % kCount == 0 && fits<P>(out) && fits<P>(mask);
     }
 };
-// And the statistics of the columns of out are taken from the tiles, where l is not cut into parts;
-// a tile is a strip.
+// Also computes the statistics of the columns of out from the tiles, if l is not cut into parts. A
+// tile is a strip.
 template <class T>
 struct EpilogueWithMoments : Epilogue<T> {
     static constexpr bool kMoments = true;
     Strips strips;
 };
 
-// Where a number of an operand is; `there`: it is in the operand.
+// The address of a number of an operand; there = false: it lies outside and counts as 0.
 template <class T>
 struct Found {
     const T* at;
     bool there;
 };
 
-// A matrix of `rows` × `depth` numbers with steps of 1 along the one and `stride` along the other.
+// A matrix of `rows` × `depths` numbers. The fast index has stride 1, the slow one `stride`.
 template <bool DepthFast, class T>
 struct Matrix {
     using Element = T;
@@ -137,7 +137,7 @@ struct Matrix {
     }
 };
 
-// Fetches the piece of an operand of kRows rows at (first row, l) into tile[depth][row].
+// Fetches a piece of an operand, kRows rows from (first row, l) on, into tile[depth][row].
 template <class Operand, int kRows>
 class TileFetch {
  public:
@@ -177,14 +177,14 @@ class TileFetch {
     typename Operand::Row rows_[kDepthFast ? kEach : 1];
 };
 
-// The tile of a block, counted along the columns: neighbours share rows. All tiles are in the x of
-// a grid, since a batch can have more rows of them than the 65,535 that y may have.
+// The tile of a block. Tiles are counted along the columns, so neighbours share rows. The grid has
+// all tiles in x, because y allows only 65,535, and a batch can have more rows of tiles.
 struct Place {
     int row, column;
     __device__ Place(int tile, int columns) : row(tile / columns), column(tile % columns) {}
 };
 
-// The rows (or columns) of a thread's sums in a tile: 4 from `first` on, and 4 that are 64 further.
+// The rows (or columns) of a thread's sums in a tile: 4 from `first` on and 4 from `first` + 64 on.
 __device__ __forceinline__ int tile_index(int first, int e) { return first + e % 4 + e / 4 * 64; }
 template <int kCount>
 __device__ __forceinline__ void read_fours(const float* row, int first, float (&to)[kCount]) {
@@ -258,7 +258,7 @@ __global__ void epilogue_kernel(const float* parts, int count, size_t I, Divisor
         epilogue(i, int(at) - i * J.by, J.by, sum);
     }
 }
-// count matrices of I × J sums.
+// Adds `count` matrices of I × J sums.
 template <class T>
 void add_parts(const float* parts, int count, int64_t I, int64_t J, const Epilogue<T>& epilogue,
                cudaStream_t stream) {
@@ -268,10 +268,10 @@ void add_parts(const float* parts, int count, int64_t I, int64_t J, const Epilog
     CUDA_LAUNCHED();
 }
 
-// The parts that l is cut into, each summed by blocks of its own: by shapes alone, so that the bits
-// do not depend on the GPU. A part is at least 256 deep, and the sums of all take at most 64 MB.
+// The parts into which l is cut; each part has its own blocks. The cut depends on shapes only, so
+// the bits do not depend on the GPU. A part has a depth of at least 256. All sums fit in 64 MB.
 struct Parts {
-    int count, depth;       // of each, a multiple of `step`
+    int count, depth;       // depth of each part, a multiple of `step`
     float* sums = nullptr;  // [part][i][j]; null: l is not cut
 
     // wanted: about as many blocks as fill a large GPU.
@@ -284,7 +284,7 @@ struct Parts {
         depth = ceil_div(ceil_div(L, count), step) * step;
         if (count > 1) sums = memory.scratch<float>(kSlotProduct, size_t(count) * I * J);
     }
-    // Returns whether tiles had whole sums: there is nothing to add.
+    // Adds the parts. Returns true if there was nothing to add: each tile had complete sums.
     template <class T>
     bool add(int64_t I, int64_t J, const Epilogue<T>& epilogue, cudaStream_t stream) const {
         if (sums) add_parts(sums, count, I, J, epilogue, stream);
@@ -292,7 +292,7 @@ struct Parts {
     }
 };
 
-// Returns whether tiles had whole sums: l was not cut.
+// Returns whether the tiles had complete sums, because l was not cut.
 template <class A, class B, class F>
 bool multiply(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& epilogue,
               DeviceMemory& memory, cudaStream_t stream) {

@@ -58,7 +58,7 @@ __global__ void cross_entropy_kernel(const float* logits, const int32_t* labels,
         const double hot = (c == first ? part : 0) + (c == second ? 1 - part : 0);
         const double target = hot * whole + spread;
         if (target != 0) loss -= target * log_p;
-        // Not "greater": beside a NaN nothing has rank 1.
+        // !(<=) instead of >: if any logit is NaN, no label has rank 1.
         above += c != label && (!(x[c] <= x[label]) || (x[c] == x[label] && c < label));
         if (dlogits) store(dlogits + size_t(n) * C + c, float(exp(log_p) - target));
     }

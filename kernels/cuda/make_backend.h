@@ -1,15 +1,15 @@
 // make_backend.h — the two backends made of the files in this folder, without CUDA in the header.
 //
-// They are weak symbols: a program that is linked without the emulator's objects, or without those
-// of nvcc, finds null there (kernels/backend.cpp), and no source has to be compiled twice.
+// Their functions are weak symbols. If a program is linked without the emulator's objects or nvcc's
+// objects, the symbols are null (kernels/backend.cpp), so no other source is compiled twice.
 #pragma once
 
 #include "kernels/backend.h"
 
 namespace convoy {
-// What description() adds on a GPU for which `built` ("80 90a") has no machine code: "" if it has.
+// The notice for description() if `built` ("80 90a") has no machine code for this GPU; else "".
 std::string compile_notice(const std::string& built, int major, int minor);
-// If the driver cannot write where it keeps what it compiles, ~/.nv, names a folder in TMPDIR.
+// If the driver cannot write its cache of compiled kernels (~/.nv), moves the cache to TMPDIR.
 void choose_kernel_cache();
 }  // namespace convoy
 
@@ -23,8 +23,8 @@ namespace convoy::cuda {
 [[gnu::weak]] std::unique_ptr<Backend> make_device_backend(int index,
                                                            const BackendOptions& options);
 [[gnu::weak]] std::string device_identity(int index);  // the UUID of a GPU
-// GPUs that this process may use; where there are none, why.
+// The number of GPUs that this process may use. If it is 0, *why_none says why.
 [[gnu::weak]] int count_devices(std::string* why_none);
-// What nvcc built for: "75 80 90".
+// The compute capabilities for which nvcc compiled: "75 80 90".
 [[gnu::weak]] const char* architectures();
 }  // namespace convoy::cuda

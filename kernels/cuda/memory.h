@@ -14,8 +14,8 @@ class DeviceMemory;
 // Scratch blocks. Data that an op keeps while it calls another op has its own slot.
 enum Slot : size_t { kSlotProduct, kSlotSums, kSlotFactors, kSlotResult, kSlotBounds, kSlots };
 
-// The small host data that recorded ops were given (graph.cu). Each has a fixed place on the
-// device, which is empty until refresh() copies all data from the host.
+// The small host data that recorded ops use (graph.cu). Each piece has a fixed place on the device.
+// The place is empty until refresh() copies all pieces from the host.
 class PassedData {
  public:
     explicit PassedData(DeviceMemory& memory);
@@ -42,7 +42,7 @@ class DeviceMemory {
     DeviceMemory(const DeviceMemory&) = delete;
     ~DeviceMemory();
 
-    float* alloc(size_t elems, cudaStream_t stream);  // zeroed in the order of the stream
+    float* alloc(size_t elems, cudaStream_t stream);  // the stream zeroes it, in order
     float* alloc_host(size_t elems);                  // pinned and zeroed
     size_t blocks() const { return blocks_.size(); }
     void release_after(size_t count);
@@ -55,19 +55,19 @@ class DeviceMemory {
         return static_cast<T*>(scratch(slot, elems * sizeof(T)));
     }
 
-    // Bytes of device memory in use. Of a scratch block that grew, only the new one counts.
+    // Bytes of device memory in use. If a scratch block grew, only the new block counts.
     size_t device_bytes() const { return device_bytes_; }
     // Counts how often a scratch block had to move.
     int moves() const { return moves_; }
 
-    // A copy of small host data for the kernels that are launched next. It lasts until 1 MB more
-    // has been passed; `host` may change as soon as this returns.
+    // Returns a device copy of small host data, for the next kernels. The copy stays valid until
+    // 1 MB more has been passed. `host` may change as soon as pass() returns.
     template <class T>
     const T* pass(std::span<const T> host, cudaStream_t stream) {
         return static_cast<const T*>(pass_bytes(host.data(), host.size_bytes(), stream));
     }
 
-    // While ops are recorded (graph.cu) no scratch block may move, and pass() gives out places in
+    // While ops are recorded (graph.cu), no scratch block may move, and pass() returns places in
     // `data`.
     void start_recording(PassedData& data) { recording_ = &data; }
     void stop_recording() { recording_ = nullptr; }

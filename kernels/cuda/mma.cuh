@@ -9,11 +9,11 @@
 //   tf32: a 16×8          a[0] row group, depth member         a[1] row group + 8, depth member
 //                         a[2] row group, depth member + 4     a[3] row group + 8, depth member + 4
 //         b 8×8           b[0] depth member, column group      b[1] depth member + 4, column group
-//   bf16: a 16×16         the same with pairs: depth 2·member, 2·member+1 in place of member, and 8
-//         b 16×8          in place of 4; the lower depth in the lower half of the register
+//   bf16: a 16×16         the same with pairs: depth 2·member, 2·member+1 instead of member, and 8
+//         b 16×8          instead of 4; the lower depth is in the lower half of the register
 //
-// bf16 and the copies need compute capability 8.0. For 7.5 the kernels compile and are not launched
-// (CudaBackend::precision_).
+// bf16 and the copies need compute capability 8.0. For 7.5 the kernels compile but are never
+// launched (CudaBackend::precision_).
 #pragma once
 
 #include "kernels/cuda/cuda.h"
@@ -79,7 +79,7 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&to)[4], cons
                : "memory");
 }
 
-// Copies from global to shared memory which go on while the thread computes. Those requested
+// Copies from global to shared memory that continue while the thread computes. Copies requested
 // between two commits are a group; groups arrive in order.
 struct AsyncCopies {
     // 4 or 16 bytes, both addresses aligned to them; zeros, and nothing is read, if not `there`.

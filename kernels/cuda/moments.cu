@@ -75,7 +75,7 @@ struct Sums {
     }
 };
 
-// The height of `to` is a multiple of that of `from`.
+// The height of `to` must be a multiple of the height of `from`.
 __global__ void condense_kernel(Strips from, Strips to) {
     const int C = to.C, c = first_channel<1>(), strip = blockIdx.y;
     to.for_each_piece(strip, [&](int g, int64_t begin, int64_t end) {
@@ -84,7 +84,7 @@ __global__ void condense_kernel(Strips from, Strips to) {
         double sums[2] = {own.sum, own.squares};
         add_columns(sums);
         if (threadIdx.y == 0 && c < C) {
-            // About the mean, which as a float is off by `shift`.
+            // Moves the center to the mean. As a float, the mean is off by `shift`.
             const double n = double(end - begin), mean = own.pivot + sums[0] / n;
             const float center = float(mean);
             const double shift = mean - double(center);
@@ -126,10 +126,10 @@ __global__ void __launch_bounds__(kLanes* kTeam)
             all_means += images * mean;
             all_vars += images * (M > 1 ? var * M / (M - 1) : var);
         }
-        __syncthreads();  // the sums were read; those of the next groups may be written
+        __syncthreads();  // all have read the sums; the next groups' sums may be written
     }
     parts[0][y][threadIdx.x] = all_means, parts[1][y][threadIdx.x] = all_vars;
-    __syncthreads();  // those of all teams are there
+    __syncthreads();  // the sums of all teams are there
     if (y > 0 || c >= C) return;
     for (int t = 1; t < kTeam; ++t)
         all_means += parts[0][t][threadIdx.x], all_vars += parts[1][t][threadIdx.x];

@@ -1,19 +1,19 @@
-// moments.cuh — sums over the rows of a matrix, column by column, and statistics of the columns,
-// strip of rows by strip of rows; a product takes them from the numbers in its registers.
+// moments.cuh — sums over the rows of a matrix, per column, and statistics of columns, per strip of
+// rows. A matrix product computes the statistics from its registers.
 // Ops: moments.cu, batch_norm.cu, column_sums.cu
 //
-//   A strip is `height` rows. Groups of images end anywhere, so a strip may meet several of them,
-//   each in a piece of the strip. Of a piece with n rows three numbers a column are kept:
+//   A strip is `height` rows. Groups of images end anywhere, so a strip may contain pieces of
+//   several groups. For a piece with n rows, three numbers per column are kept:
 //
 //      center    among the values, or close to their mean
 //      rest      Σ (x − center)                mean = center + rest/n
 //      squares   Σ (x − center)²               Σ (x − mean)² = squares − rest²/n
 //
-//   Sums about such a center lose no digits where a large mean stands beside a tiny variance.
+//   Subtracting a nearby center first avoids cancellation when a mean is large, its variance tiny.
 //
-//            group 0 │ group 1       │2│ 3            From one piece to the next the strip or
-//   strip    0   │   1   │   2   │   3   │            the group rises, or both: so strip + group
-//   place    0   │1  │2  │   3   │  4│5│6             is a new place for each.
+//            group 0 │ group 1       │2│ 3            From each piece to the next, strip + group
+//   strip    0   │   1   │   2   │   3   │            rises. So strip + group is a different
+//   place    0   │1  │2  │   3   │  4│5│6             place for each piece.
 #pragma once
 
 #include "kernels/cuda/elements.h"
@@ -23,15 +23,15 @@ namespace convoy::CONVOY_DEVICE {
 // Blocks of 256 threads: threadIdx.x walks columns, or packs of them, so neighbours read
 // neighbours; threadIdx.y walks rows.
 constexpr int kColumnThreads = 256;
-// As many threads side by side as the packs of a row need, up to a warp.
+// threadIdx.x has one thread per pack of a row, rounded up to a power of two, at most a warp.
 inline dim3 column_block(int packs) {
     unsigned lanes = 1;
     while (lanes < 32 && int(lanes) < packs) lanes *= 2;
     return {lanes, kColumnThreads / lanes};
 }
 
-// sums[e] of the threads of each column are added in order, in the first one's sums[e]. All threads
-// call. They may call again at once: after the last barrier a thread reads only what it will write.
+// Adds sums[e] of each column's threads in order; the column's first thread gets the result. All
+// threads call. They may call again at once: after the last barrier each reads only its own entry.
 template <class T, int kCount>
 __device__ void add_columns(T (&sums)[kCount]) {
     __shared__ T parts[kCount][kColumnThreads];
@@ -49,7 +49,7 @@ __device__ void add_columns(T (&sums)[kCount]) {
     for (int e = 0; e < kCount; ++e) sums[e] = parts[e][threadIdx.x];
 }
 
-// f(T(), columns a thread takes at once, grid, block) for tensors of one type and shape.
+// Calls f(T(), columns per thread at once, grid, block) for tensors of one type and shape.
 template <class F>
 void with_columns(std::initializer_list<Tensor> tensors, unsigned slabs, F&& f) {
     const int C = tensors.begin()->C;
@@ -103,12 +103,12 @@ struct Strips : Groups {
     }
 };
 
-// The pieces of a block's tile, which is a strip, from what its threads hold in registers.
-//   A thread has kRows × kColumns numbers value(r, c), in row row_of(r) and column column_of(c) of
-//   the tile, which begins at column `first_column` of the matrix. It is number `part` of the
-//   kParts threads that share a column.
-//   shared  a and b, kParts·(kTileColumns + 4) floats each, and the centers; a row of 4 more puts
-//           neighbouring parts into other banks. All threads of the block call.
+// Computes the pieces of a block's tile, which is a strip, from the registers of its threads. All
+// threads of the block must call it. A thread has kRows × kColumns numbers value(r, c), in row
+// row_of(r) and column column_of(c) of the tile. `first_column` is the tile's first column in the
+// matrix. kParts threads share a column; this thread has number `part` of them.
+//   shared  a and b, kParts·(kTileColumns + 4) floats each, and the centers. The 4 more floats per
+//           row put neighbouring parts into different banks.
 template <int kRows, int kColumns, int kParts, int kTileColumns, class Value, class RowOf,
           class ColumnOf>
 __device__ __forceinline__ void tile_moments(const Strips& strips, int strip, int first_column,
@@ -116,7 +116,7 @@ __device__ __forceinline__ void tile_moments(const Strips& strips, int strip, in
                                              const RowOf& row_of, const ColumnOf& column_of) {
     __shared__ float centers[kTileColumns];
     constexpr int kPitch = kTileColumns + 4;
-    const int column = threadIdx.x;  // whose sums this thread adds, if there is one
+    const int column = threadIdx.x;  // this thread adds its sums, if the tile has it
     const auto put = [&](float* to, const float(&mine)[kColumns]) {
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) to[part * kPitch + column_of(c)] = mine[c];

@@ -10,7 +10,7 @@
 //
 //   grid    as in elementwise.cu: neighbouring threads take neighbouring parameters.
 //   bound   by memory.
-//   state   all threads read the same few numbers of the step, from the cache but for the first.
+//   state   all threads read the same few numbers of the step, mostly from the cache.
 //   order   sum_squares: strides of a thread, the threads of a block in a tree, then blocks; how
 //           many these are depends on n alone. check_finite takes a minimum: no order changes it.
 #include "kernels/cuda/cuda_backend.h"

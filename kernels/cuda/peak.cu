@@ -90,7 +90,7 @@ double CudaBackend::measure_peak_gflops() {
     }
     CUDA_CHECK(cudaEventDestroy(begin));
     CUDA_CHECK(cudaEventDestroy(end));
-    // Multiply-adds of a thread in a round of a chain: a warp shares those of an instruction.
+    // Multiply-adds per thread, round and chain: the threads of a warp share an mma instruction.
     const double each[] = {1, 16 * 8 * 8 / 32.0, 16 * 8 * 16 / 32.0};
     return 2 * each[int(precision_)] * kChains * rounds * threads * blocks / best / 1e6;
 }

@@ -72,8 +72,8 @@ __global__ void max_pool_grad_kernel(const T* __restrict__ dy, const uint8_t* ar
 }
 
 // Adaptive pooling: pixel (h, w) of an image like `own` covers the rows [h0, h1), columns [w0, w1)
-// of one like `other`. Which of the two is larger makes no difference: rows [h·H'/H, (h+1)·H'/H),
-// both ends rounded outwards, are those that it shares something with.
+// of an image like `other`, whichever is larger. These are the rows that overlap with the pixel:
+// [h·H'/H, (h+1)·H'/H), both ends rounded outwards.
 struct Area {
     int h0, h1, w0, w1;
     __device__ Area(int h, int w, Divisor own_H, Divisor own_W, Shape other)

@@ -1,45 +1,45 @@
 // tensor_gemm.cuh — the product of gemm.cuh on tensor cores: the same operands, the same results up
-// to the rounding of what is multiplied.
+// to the rounding of the factors.
 //
 //   out[i][j] = epilogue(Σ_l a(i,l) · b(j,l))     sums in fp32; floats are rounded to tf32 before,
 //                                               bf16 are multiplied as they are
 //
-//   A block makes 128 × 128 (or 128 × 64) numbers of out, in steps of 128 bytes along l: 32 floats
-//   or 64 bf16. Its 8 warps own 64×32 (32×32) of them each, in registers. While they multiply step
-//   s, cp.async fetches the steps s+1 and s+2 into two other stages of shared memory.
+//   A block computes 128 × 128 (or 128 × 64) numbers of out, in steps of 128 bytes along l: 32
+//   floats or 64 bf16. Each of its 8 warps has 64×32 (32×32) sums in registers. While the warps
+//   multiply step s, cp.async fetches the steps s+1 and s+2 into two other stages of shared memory.
 //
-//   grid      (⌈J/columns⌉·⌈I/128⌉, 1, parts) blocks of 256 threads. Where the tiles are too few
-//             for a GPU, l is cut into parts; each writes its own sums, which epilogue_kernel adds.
-//   shared    3 stages × 128 bytes × (128 + columns): 96 KB (72 KB), and up to 2 KB of table: what
-//             the slow index of an operand means (gemm.cuh), worked out once for a row or depth.
-//             An operand whose depth is fast lies row by row, 128 bytes or 8 chunks of 16 a row;
-//             chunk c of row i is at place c ^ (i % 8):
+//   grid      (⌈J/columns⌉·⌈I/128⌉, 1, parts) blocks of 256 threads. If there are too few tiles
+//             for a GPU, l is cut into parts as in gemm.cuh.
+//   shared    3 stages × 128 bytes × (128 + columns): 96 KB (72 KB), and up to 2 KB of tables
+//             with the decoded slow index of each operand (gemm.cuh). An operand whose fast index
+//             is the depth is stored by rows. A row has 128 bytes, which are 8 chunks of 16 bytes.
+//             Chunk c of row i is at place c ^ (i % 8):
 //
 //               row 0  0 1 2 3 4 5 6 7      ldmatrix reads one chunk of 8 rows
 //               row 1  1 0 3 2 5 4 7 6      at a time: 8 places that differ,
-//               row 2  2 3 0 1 6 7 4 5      so all 32 banks at once.
+//               row 2  2 3 0 1 6 7 4 5      so it uses all 32 banks.
 //               row 3  3 2 1 0 7 6 5 4  …
 //
-//             One whose rows are fast lies depth by depth, chunk c of depth l
+//             An operand whose fast index is the row is stored by depths. Chunk c of depth l is,
 //               of floats  at place c ^ 2·(l % 4): a warp reads 8 neighbouring rows (two chunks) of
 //                          4 depths, 32 banks;
 //               of bf16    at place c ^ (l % 8): ldmatrix.trans reads one chunk of 8 depths, and
 //                          transposes it.
-//   bytes     4·L·(I·⌈J/columns⌉ + J·⌈I/128⌉) read, from the L2 cache mostly, half of that where
-//             they are bf16: 32 (21) or 64 (43) operations a byte; 4·I·J written, or 2·I·J. From
-//             shared memory a warp reads 12 KB for 64·32·32 products of tf32, 64·32·64 of bf16.
-//   order     l rises in steps of 8 (bf16: 16) within a part, the sums inside of a step are the
-//             hardware's; parts are added in order. No atomics: the same bits on every run.
-//   out       at the end the sums go through the stages' memory, so that a thread writes 16
-//             neighbouring bytes. Where statistics of the columns are wanted (moments.cuh), the
-//             memory is used for them as well; 12·⌈I/128⌉·J bytes written.
+//   bytes     4·L·(I·⌈J/columns⌉ + J·⌈I/128⌉) read, mostly from the L2 cache; bf16 halves this. So
+//             32 (21) operations per byte, or 64 (43); 4·I·J bytes written, or 2·I·J. A warp reads
+//             12 KB of shared memory for 64·32·32 products of tf32, or 64·32·64 of bf16.
+//   order     l rises in steps of 8 (bf16: 16) within a part. The hardware orders the sums inside a
+//             step. Parts are added in order. No atomics: the same bits on every run.
+//   out       at the end the sums pass through the stages' memory, so that a thread writes 16
+//             neighbouring bytes. If statistics of the columns are wanted (moments.cuh), they use
+//             this memory too; 12·⌈I/128⌉·J bytes written.
 //
 // A product of 16×8×16 is one instruction (HMMA), and every other instruction of the loop delays
-// the next one. So addresses are worked out before the loop: where a copy or a fragment is in a
-// stage is one register and constants. instructions.txt counts what is left.
+// the next product. So addresses are computed before the loop: the place of a copy or fragment in a
+// stage is one register plus constants. instructions.txt counts the remaining instructions.
 //
-// Every copy is of 16 bytes: each row or tap of an operand has whole chunks of neighbours, because
-// conv2d.cu pads the channels.
+// Every copy has 16 bytes. This works because conv2d.cu pads the channels, so that each row or tap
+// of an operand has complete chunks.
 #pragma once
 
 #include "kernels/cuda/gemm.cuh"
@@ -49,13 +49,13 @@ namespace convoy::CONVOY_DEVICE {
 
 constexpr int kTensorRows = 128, kTensorThreads = 256, kStages = 3;
 template <class T>
-constexpr int kChunk = 16 / int(sizeof(T));  // numbers that are copied as one
+constexpr int kChunk = 16 / int(sizeof(T));  // numbers in one copy
 template <class T>
 constexpr int kTensorDepth = 8 * kChunk<T>;
 template <class T>
-constexpr int kMmaDepth = 32 / int(sizeof(T));  // of one instruction
+constexpr int kMmaDepth = 32 / int(sizeof(T));  // depth of one instruction
 
-// Where number (row, l) of an operand of kRows rows is in its part of a stage, in bytes.
+// The byte offset of number (row, l) of an operand with kRows rows, in its part of a stage.
 template <class T, bool kDepthFast, int kRows>
 struct Swizzle {
     static constexpr int kPitch = kDepthFast ? 128 : kRows * int(sizeof(T));
@@ -67,9 +67,9 @@ struct Swizzle {
         const int turn = kSize == 4 ? l % 4 * 2 : l % 8;
         return l * kPitch + (row / kSize ^ turn) * 16 + row % kSize * int(sizeof(T));
     }
-    // place(row + m, l + k) from place(row, l), where row and m, l and k have no bit in common, and
-    // neither m (of a fast depth) nor k (of fast rows) changes the turn. m and k are constants, so
-    // this is one instruction, and the sum is part of the address.
+    // Computes place(row + m, l + k) from place(row, l). Requires that row and m, and l and k, have
+    // no bit in common, and that m (fast depth) or k (fast rows) does not change the turn. m and k
+    // are constants, so this is one instruction, and the sum is part of the address.
     static __device__ __forceinline__ int step(int place, int m, int k) {
         return kDepthFast ? (place ^ k * int(sizeof(T))) + m * kPitch
                           : (place ^ m * int(sizeof(T))) + k * kPitch;
@@ -84,13 +84,13 @@ class StageFetch {
     using Row = typename Operand::Row;
     using Depth = typename Operand::Depth;
     static constexpr bool kDepthFast = Operand::kDepthFast;
-    // What the slow index means, in shared memory: of each row, or of the depths of two stages.
+    // The decoded slow index, in shared memory: for each row, or for the depths of two stages.
     struct NoTable {};
     using Table = std::conditional_t<
         !Operand::kTable, NoTable,
         std::conditional_t<kDepthFast, Row, Depth>[kDepthFast ? kRows : 2 * kTensorDepth<T>]>;
 
-    // Of rows from first_row and depths from l on. The table of rows is there after a barrier.
+    // Copies rows from first_row and depths from l on. After a barrier the table of rows is valid.
     __device__ __forceinline__ StageFetch(const Operand& operand, int first_row, int l, int thread,
                                           Table& table)
         : operand_(operand),
@@ -107,7 +107,7 @@ class StageFetch {
         else
             own_row_ = operand.row(first_row + row_);
     }
-    // Fills the part of the table for `step`, which begins at depth l: different warps by turns.
+    // Fills the table for `step`, which begins at depth l. The warps take turns.
     __device__ __forceinline__ void describe(int step, int l, int thread) {
         if constexpr (!kDepthFast && Operand::kTable) {
             const int own = (thread - step * kTensorDepth<T>)&(kTensorThreads - 1);
@@ -132,7 +132,7 @@ class StageFetch {
     }
 
  private:
-    // Copies side by side along the fast direction; steps along the other; copies of a thread.
+    // Copies along the fast direction; distance of a thread's copies along the other; their number.
     static constexpr int kAcross = (kDepthFast ? kTensorDepth<T> : kRows) / kChunk<T>;
     static constexpr int kApart = kTensorThreads / kAcross;
     static constexpr int kEach = (kDepthFast ? kRows : kTensorDepth<T>) / kApart;
@@ -151,13 +151,13 @@ class StageFetch {
 
     const Operand& operand_;
     Table& table_;
-    const int row_, depth_, place_;  // of its first copy: in the stage, and where that is
+    const int row_, depth_, place_;  // of this thread's first copy in the stage
     int l_, half_ = 0, first_row_;
     Row own_row_;
     Depth own_depth_;
 };
 
-// The fragments of a stage of an operand for one lane of a warp, which begins at row `row`.
+// Loads one lane's fragments of an operand from a stage. The warp's fragments begin at row `row`.
 template <class T, bool kDepthFast, int kRows>
 struct Fragments {
     using S = Swizzle<T, kDepthFast, kRows>;
@@ -175,8 +175,8 @@ struct Fragments {
         if constexpr (sizeof(T) == 2) return {S::place(column + lane / 16 * 8, lane % 16)};
         return {S::place(column + lane / 4, lane % 4)};
     }
-    // Rows m … m+15, depths l … l+7 (bf16: l+15) as four registers: a fragment of a, or two of b.
-    // Of a: rows, then depths; of b: depths, then rows.
+    // Loads rows m … m+15, depths l … l+7 (bf16: l+15) into four registers: one fragment of a, or
+    // two fragments of b. From register to register, in a the row changes first, in b the depth.
     template <bool kOfA>
     __device__ __forceinline__ void load(uint32_t (&to)[4], const char* stage, int m, int l) const {
         if constexpr (kDepthFast)
@@ -193,7 +193,7 @@ struct Fragments {
     }
 };
 
-// Floats of a fragment become tf32; a bf16 stays as it is.
+// Rounds floats of a fragment to tf32. Leaves bf16 unchanged.
 template <class T, int kCount>
 __device__ __forceinline__ void round_fragment(uint32_t (&numbers)[kCount]) {
     if constexpr (sizeof(T) == 4)
@@ -235,9 +235,9 @@ __device__ __forceinline__ void multiply_stage(const char* a_stage, const char* 
     }
 }
 
-// Writes the sums of a block, which stand in fragments, through shared memory: there they lie row
-// by row, so that threads take 16 bytes of a row, and neighbours take neighbours.
-//   U          what is written
+// Writes the sums of a block from the fragments to memory. They pass through shared memory, row by
+// row, so that a thread writes 16 bytes of a row and neighbouring threads write neighbours.
+//   U          the type of the written numbers
 //   put(i, j, values)   takes 16 bytes of numbers of row i, or 1
 template <class U, int kColumns, int kM, class Put>
 __device__ __forceinline__ void store_tile(char* shared, const float (&sums)[kM][4][4], int row,
@@ -275,10 +275,10 @@ __device__ __forceinline__ void store_tile(char* shared, const float (&sums)[kM]
     }
 }
 
-// Blocks that a multiprocessor should hold at once: each thread keeps to 128 registers.
+// Blocks that a multiprocessor should run at once. It limits each thread to 128 registers.
 constexpr int kBlocksAtOnce = 2;
 
-// What a block does. Empty where there are no tensor cores for it: nothing to compile there.
+// The work of a block. Compiles to nothing for GPUs without these tensor cores.
 template <class A, class B, int kColumns, class F>
 __device__ __forceinline__ void tensor_product(const A& a, const B& b, int I, int J, int L,
                                                int part_depth, float* parts, const F& epilogue) {
@@ -313,7 +313,7 @@ __device__ __forceinline__ void tensor_product(const A& a, const B& b, int I, in
             fetch_a.request(copies, shared + stage);
             fetch_b.request(copies, shared + stage + kStageA);
         }
-        copies.commit();  // a group also where it is empty, so that the wait counts right
+        copies.commit();  // even if the group is empty, so that wait() counts correctly
     };
     describe(0), describe(1);
     __syncthreads();  // the tables are there

@@ -1,9 +1,9 @@
-// timeline.h — when the streams of a device worked on what, written to tracks of a trace.
+// timeline.h — records what the streams of a device did and when, on tracks of a trace.
 //
-// An op returns before it is done, so a slice has an event of its stream at each end. They are
-// asked when the host has waited for the stream in any case. Events know only the time between two
-// of them: one that the host waited for ties them to its clock, and is renewed each second, since
-// that time comes in floats of milliseconds.
+// An op returns before it is done, so each slice has a CUDA event at its begin and its end. The
+// events are read after the host has waited for the stream for another reason. CUDA gives only the
+// time between two events. So an anchor event, for which the host waits, ties all events to the
+// host's clock. The anchor is renewed each second, because times are floats of milliseconds.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@
 
 namespace convoy::CONVOY_DEVICE {
 
-// What is begun first ends last. While ops are recorded (graph.cu) slices are left out: events may
-// not be.
+// Slices are nested: the first to begin is the last to end. While ops are recorded (graph.cu), no
+// slice is written, because events must not be recorded then.
 class Timeline final : public SpanSink {
  public:
     // Slices of `ops` go to `track`.
@@ -24,7 +24,7 @@ class Timeline final : public SpanSink {
     void begin() override { begin(ops_, track_); }
     void begin(cudaStream_t stream, Track* track);
     void end(const TraceName& name, int64_t number, double amount) noexcept override;
-    // Writes the slices that the device has ended. The stream of ops is idle.
+    // Writes the slices whose work has ended. The stream of ops must be idle.
     void write();
 
  private:

@@ -5,8 +5,8 @@
 // for the other lanes. Which fibre runs next is drawn from a seeded generator, so a kernel that
 // lacks a barrier soon reads what has not been written yet, and fails its test.
 //
-// What CUDA leaves undefined is an Error here that names kernel, block and thread; README.md lists
-// what is detected, and how.
+// Behaviour that CUDA leaves undefined throws an Error that names kernel, block and thread.
+// README.md lists what is detected, and how.
 #pragma once
 
 #include <atomic>
@@ -130,20 +130,20 @@ class Launch {
 
 // ---- inside a kernel -----------------------------------------------------------------------
 
-// The line of the source that calls (clang++ 14 has no std::source_location).
+// The source line of the caller (clang++ 14 has no std::source_location).
 struct Here {
     const char* file = __builtin_FILE();
     int line = __builtin_LINE();
 };
 
-// Ends the launch with an Error "kernel …, block …, thread …: " and the text.
-// Nothing on the stack of the caller is destroyed; the text is.
+// Ends the launch with the Error "kernel …, block …, thread …: " and the text. Destroys the text,
+// but no other object on the stack of the caller.
 [[noreturn]] void fault(std::string&& text);
 std::string hex(unsigned mask);
 std::string place_text();  // "kernel …, block …, thread …", empty outside of a kernel
 
-// What launch.sed makes of `__shared__`: the block's one copy of a variable. `Tag` is a type of its
-// own for each declaration.
+// launch.sed replaces `__shared__` by this: the one copy of a variable per block. Each declaration
+// has its own type `Tag`.
 void* shared_bytes(const void* tag, const char* name, size_t bytes, size_t align);
 template <class T, class Tag>
 T& shared(const char* name, size_t align) {
@@ -160,8 +160,8 @@ T* dynamic_shared() {
 // Waits for all threads of the block.
 void __syncthreads(Here here = {});
 
-// Every operation of a warp: each lane of `mask` brings data of its own and waits for the others.
-// The last one to arrive calls work(lanes, mask) for all; lanes outside of the mask are null.
+// Every operation of a warp: each lane of `mask` brings its data and waits for the other lanes. The
+// last lane to arrive calls work(lanes, mask) for all lanes. Lanes outside of the mask are null.
 using WarpWork = void (*)(void* const* lanes, unsigned mask);
 void warp_operation(unsigned mask, void* lane, WarpWork work, const char* name, Here here);
 

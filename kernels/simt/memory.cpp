@@ -3,10 +3,10 @@
 //   cudaMalloc gives out addresses here       kernels and copies use the same place here
 //   ├────────── kSpan, never readable ──────────┼────────── kSpan, readable where allocated ──┤
 //
-// A launch moves the device pointers in its arguments by kSpan, and so does a copy. A host that
-// dereferences what cudaMalloc returned is stopped by the processor, as is a kernel that leaves its
-// memory: every block ends at the end of a page, up to 255 bytes early, and a forbidden page
-// follows it. explain() then says what happened; the process ends by SIGSEGV as it would have.
+// Launches and copies add kSpan to the device pointers in their arguments. If the host dereferences
+// a pointer of cudaMalloc, the processor raises SIGSEGV. The same happens to a kernel that leaves
+// its memory: a forbidden page follows every block, which ends at most 255 bytes before that page.
+// explain() then says what happened, and the process ends by SIGSEGV.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -138,7 +138,7 @@ class Memory {
         }
         return nullptr;
     }
-    // Again at each allocation, since a test framework puts its own in place for each test.
+    // Again at each allocation, because a test framework installs its own handler per test.
     static void install_handler() {
         struct sigaction now;
         sigaction(SIGSEGV, nullptr, &now);

@@ -2,8 +2,8 @@
 // same fragments. A fragment is spread over the 32 lanes of a warp as the PTX manual draws it
 // (chapter "Matrix instructions"); below, group = lane / 4 and member = lane % 4.
 //
-// The target of an asynchronous copy holds NaN from the request to the wait, so a kernel that reads
-// too early, or still needs what was there, fails a test.
+// The target of an asynchronous copy holds NaN from the request to the wait. So a test fails if a
+// kernel reads the target too early, or still needs its old content.
 #pragma once
 
 #include <bit>
@@ -33,8 +33,8 @@ struct MmaLane {
     float* d;
     const uint32_t *a, *b;
 };
-// d[16][8] += a[16][K]·b[K][8], where K is 8 words: 8 tf32 or 16 bf16. The order of the hardware's
-// additions is its own; here they are made in double, and rounded once.
+// d[16][8] += a[16][K]·b[K][8], where K is 8 words: 8 tf32 or 16 bf16. The hardware's order of
+// additions is not known. Here the sums are in double and are rounded once.
 template <bool kBf16>
 void mma_work(void* const* lanes, unsigned) {
     const auto lane = [&](int i) { return static_cast<MmaLane*>(lanes[i]); };
@@ -73,8 +73,8 @@ struct LoadLane {
     uint32_t* to;
     const void* row;
 };
-// Lane i brings the address of row i % 8 of matrix i / 8, and gets word `member` of row `group` of
-// each matrix; transposed: of the matrix of 16-bit numbers on its side.
+// Lane i gives the address of row i % 8 of matrix i / 8, and gets word `member` of row `group` of
+// each matrix. If transposed, each matrix of 16-bit numbers is transposed first.
 template <bool kTransposed>
 void load_matrices_work(void* const* lanes, unsigned) {
     uint16_t rows[4][8][8];
@@ -137,7 +137,7 @@ class AsyncCopies {
     };
     Copy copies_[kMost] = {};
     unsigned requested_ = 0, done_ = 0;
-    int groups_ = 0;  // that were committed
+    int groups_ = 0;  // committed groups
 };
 
 }  // namespace convoy::simt

@@ -1,10 +1,10 @@
 // runtime.h — the emulator's version of the CUDA runtime calls that the backend makes.
 //
-// Device memory cannot be read by the host (memory.cpp), and is full of NaN when it is given out.
-// Streams do their work in order and at once: whoever submits it waits. But a copy from pinned
-// memory is put off until the stream has something else to do or is waited for, so a host that
-// changes the source too early, or reads the target too early, gets a wrong result. Events are
-// moments in that order. A graph is a list of what was submitted while its stream was captured.
+// The host cannot read device memory (memory.cpp). New device memory is full of NaN. A stream does
+// its work in order and at once: the submitting thread waits. But a copy from pinned memory is
+// delayed until the stream gets other work or the host waits for it. So a host that changes the
+// source too early, or reads the target too early, gets a wrong result. Events are moments in this
+// order. A graph is the list of work that was submitted while its stream was captured.
 #pragma once
 
 #include <cstddef>
@@ -24,10 +24,10 @@ enum cudaError_t {
 };
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
-// The last error that a call of this host thread returned, and forgets it; a launch that fails
-// throws instead.
+// Returns and clears the last error of this host thread. A launch that fails throws instead of
+// setting this error.
 cudaError_t cudaGetLastError();
-cudaError_t failed(cudaError_t error);  // returns it, and keeps it for cudaGetLastError()
+cudaError_t failed(cudaError_t error);  // returns `error`, stores it for cudaGetLastError()
 
 enum cudaMemcpyKind {
     cudaMemcpyHostToDevice = 1,
@@ -70,7 +70,7 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stre
 // Whether [p, p + bytes] lies in one block of device memory, or of pinned host memory.
 bool is_device_memory(const void* p, size_t bytes = 0);
 bool is_pinned(const void* p, size_t bytes);
-// The address at which kernels reach the host's p; p itself if it is not device memory.
+// The address at which kernels access the host's pointer p; p itself if it is no device memory.
 void* kernel_address(const void* p);
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
@@ -90,8 +90,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
 
-// Capture of a stream: kernels, copies and fills are kept with their arguments and not run. To wait
-// for the stream, or to record an event on it, spoils the capture.
+// While a stream is captured, kernels, copies and fills are stored with their arguments instead of
+// run. Waiting for the stream, or recording an event on it, invalidates the capture.
 struct Graph;
 using cudaGraph_t = Graph*;
 using cudaGraphExec_t = Graph*;
@@ -100,13 +100,13 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* ready, cudaGraph_t graph,
                                           unsigned long long flags);
-// Pointers are checked again: memory may have been given back since.
+// Checks the pointers again, because memory may have been freed since the capture.
 cudaError_t cudaGraphLaunch(cudaGraphExec_t ready, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t ready) { return cudaGraphDestroy(ready); }
 
-// The most bytes of dynamic shared memory that launches of this kernel may ask for: 48 KB until it
-// is set, and never more than kMaxSharedBytes.
+// Sets the most bytes of dynamic shared memory that launches of this kernel may request: at first
+// 48 KB, never more than kMaxSharedBytes.
 constexpr size_t kDefaultSharedBytes = 48 << 10, kMaxSharedBytes = 227 << 10;
 cudaError_t set_max_shared(const void* kernel, int bytes);
 template <class... Params>

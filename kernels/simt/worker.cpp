@@ -280,8 +280,8 @@ std::string Worker::whereabouts(int number) const {
     return cat("waits in ", thread.name, " at ", text_of(thread.here));
 }
 
-// Nobody can go on: says who waits for whom. A warp operation is the likelier cause, and waits for
-// fewer, so it is named first.
+// No thread can continue: says which thread waits for which. A warp operation is named first,
+// because it is the likelier cause and waits for fewer threads.
 std::string Worker::deadlock() const {
     const int count = int(threads_.size());
     for (int number = 0; number < count; ++number) {

@@ -16,7 +16,7 @@
 
 namespace convoy::simt {
 
-// Calls to the address sanitizer: bytes that must not be touched, and each change of stacks.
+// Tells the address sanitizer which bytes must not be touched, and when the stack changes.
 #ifdef __SANITIZE_ADDRESS__
 constexpr bool kSanitized = true;
 inline void allow(const void* p, size_t bytes) { __asan_unpoison_memory_region(p, bytes); }
@@ -82,7 +82,7 @@ class Worker {
         WarpWork work;
     };
 
-    // A variable in shared memory, with kGap bytes before and after it that must not be touched.
+    // A variable in shared memory. The kGap bytes before and after it must not be touched.
     struct Variable {
         const void* tag;
         const char* name;
@@ -128,7 +128,7 @@ class Worker {
 
 struct Graph {
     std::vector<std::function<cudaError_t()>> steps;
-    bool spoiled = false;  // by a call that has no place in a graph
+    bool spoiled = false;  // a call was not allowed during capture
 };
 
 struct Stream {
@@ -138,7 +138,7 @@ struct Stream {
     std::vector<std::unique_ptr<Worker>> workers;
     uint64_t launches = 0;
     std::unique_ptr<Graph> captured;                 // while it is captured
-    std::vector<std::function<cudaError_t()>> late;  // copies that were put off
+    std::vector<std::function<cudaError_t()>> late;  // delayed copies
 };
 Stream& stream_of(cudaStream_t stream);  // the default stream for null
 

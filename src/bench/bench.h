@@ -16,7 +16,7 @@
 
 namespace convoy {
 
-// What a bench prints of a measurement that it repeats.
+// The figures that a bench prints for a repeated measurement.
 struct Spread {
     double median, least, most;
 };

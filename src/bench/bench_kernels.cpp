@@ -30,8 +30,8 @@ struct OpRow {
     std::vector<double> parts;    // of the machine's limit
 };
 
-// First lists the ops of a step and runs only those that are wanted: so a model without such an op
-// costs little, and a profiler that stops after a few launches sees the wanted op. Then times them.
+// First lists the ops of a step and runs only those that match the filter. So a model without such
+// ops costs little, and a profiler that stops after a few launches sees them. Then times these ops.
 class TimedBackend final : public OpBackend {
  public:
     TimedBackend(Backend& device, std::string model, std::string filter)
@@ -89,7 +89,7 @@ class TimedBackend final : public OpBackend {
         row.seconds.push_back(seconds);
         row.parts.push_back((computes ? row.op.flops : row.op.bytes) / seconds / limits_[computes]);
     }
-    // What the machine reaches: of two arrays in memory, adding them (a GPU: copying one).
+    // The machine's bandwidth: adding two arrays in memory (on a GPU: copying one).
     double bytes_per_second() {
         // 32 MB: far more than a core's own cache; 128 MB: more than a GPU's.
         const bool host = device_.host_visible();
@@ -133,7 +133,7 @@ void print_op(Table& table, const std::string& model, const OpRow& row) {
                {"percent", 100 * median(row.parts), "of limit", "{:.0f} %"}});
 }
 
-// By op, over all layers of a model; first the op that takes most of a step.
+// One row per op, over all layers of a model, ordered by the op's share of a step, largest first.
 void print_sums(const std::vector<OpRow>& rows, const std::string& model, std::FILE* out) {
     struct Sum {
         int layers = 0;

@@ -157,7 +157,7 @@ Measured measure(const Config& config, int warm_up, Work& work, const Batch& bat
     return result;
 }
 
-// getrusage() would count what the process had before its exec(), a large parent's memory.
+// getrusage() would also count memory from before exec(), which is that of a large parent.
 double peak_rss_mb() {
     std::ifstream status("/proc/self/status");
     for (std::string line; std::getline(status, line);)
@@ -230,8 +230,8 @@ int bench_train(const Config& config, Communicator& communicator, Log& log, cons
         work = std::make_unique<Forward>(model, backend);
     else
         work = std::make_unique<Training>(config, model, backend, communicator, stop);
-    // A step is recorded when it comes to its place of the input for the second time, of two
-    // places.
+    // The input has two buffers. A step is recorded when it uses its buffer for the second
+    // time.
     const int warm_up = no_graph.empty() ? 4 : 1;
     log.draw(0, "timing steps");
     const Measured m = measure(config, warm_up, *work, batch, communicator, stop, started);

@@ -100,7 +100,7 @@ class OpBackend : public Backend {
         call({"batch_norm", x.shape().text(), bytes({x, residual, y})},
              [&] { to_.batch_norm(x, groups, mean_rstd, gamma, beta, residual, act, y); });
     }
-    // Two passes: the sums, then dx.
+    // Two passes over memory: first the sums, then dx.
     void batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups, const float* gamma,
                          Clamp act, const float* mean_rstd, Tensor dx, Tensor dresidual,
                          float* dgamma, float* dbeta) override {
@@ -214,7 +214,7 @@ class OpBackend : public Backend {
         for (const Tensor& one : tensors) sum += one ? double(one.bytes()) : 0;
         return sum;
     }
-    // Of all three ops: x or its gradient, w or its gradient, y or its gradient.
+    // The same for all three ops. x, w, y: each tensor or its gradient.
     static Op conv2d_op(const char* name, Tensor x, Tensor w, Tensor y, const Window& window) {
         const bool depthwise = is_depthwise(x, w);
         return {name,

@@ -29,8 +29,8 @@ static constexpr const char *kFiles[] = {"model.safetensors", "optim.safetensors
 
 // ---- files -----------------------------------------------------------------------------------
 
-// The checkpoint that RUN/best or RUN/latest points to: it is a link, or a file with a name. In a
-// copied run folder it may be a checkpoint itself.
+// The checkpoint that RUN/best or RUN/latest points to. The pointer is a link, or a file with a
+// name. In a copied run folder the pointer may be a checkpoint itself.
 static fs::path pointed(const fs::path& pointer) {
     std::error_code none;
     std::string target = fs::read_symlink(pointer, none);
@@ -56,8 +56,8 @@ static bool point(const fs::path& pointer, const std::string& target, Log& log) 
     if (no_links) std::ofstream(fresh) << target << "\n";
     if (fs::is_directory(fs::symlink_status(pointer, error))) {
         remove_checkpoint(pointer);
-        log.notice(pointer.string(), " was a folder, in a run that was copied: it means ", target,
-                   " from now on");
+        log.notice(pointer.string(), " was a folder, because the run was copied; now it points to ",
+                   target);
     }
     fs::rename(fresh, pointer, error);
     if (error) fs::remove(pointer, error);  // none is better than an old one
@@ -152,8 +152,8 @@ static void remove_old(const fs::path& run, const std::string& newest, int keep)
 }
 
 // Renames `fresh` to `folder`, even if `folder` is a checkpoint of the same step. At every moment
-// one of them is whole and has a name that list_checkpoints() knows. Returns whether folders can be
-// renamed here. Otherwise the files are copied, meta.json last.
+// one of the two is complete and has a name that list_checkpoints() knows. Returns whether folders
+// can be renamed on this file system. If not, copies the files, meta.json last.
 static bool put_in_place(const fs::path& fresh, const fs::path& folder) {
     if (renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) == 0)
         return true;                                // the old folder has the name of a leftover now
@@ -219,7 +219,7 @@ std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
             // Too many open files: may pass, as in data/storage.cpp.
             if (tries < 20 && (is(EMFILE) || is(ENFILE)) && ::poll(nullptr, 0, 100) == 0) continue;
             fail("cannot save the checkpoint ", folder.string(), ": ", why,
-                 "; the checkpoints before it are as they were");
+                 "; the earlier checkpoints did not change");
         }
     remove_old(run, name, keep);
     return folder;
@@ -236,7 +236,7 @@ static CheckpointMeta read_meta(const fs::path& folder, FileHashes& hashes) {
         if (fs::file_size(path) > kMostBytes) fail("it has more than ", kMostBytes, " bytes");
         return parse_meta({std::istreambuf_iterator<char>(file), {}}, hashes);
     } catch (const std::exception& error) {
-        fail(path, " is not what a checkpoint holds: ", error.what());
+        fail(path, " is not valid in a checkpoint: ", error.what());
     }
 }
 

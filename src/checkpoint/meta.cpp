@@ -11,13 +11,13 @@ namespace convoy {
 
 using nlohmann::json;
 
-// Of everything in meta.json except the checksum itself.
+// The checksum of everything in meta.json except the checksum itself.
 static std::string checksum_of(json content) {
     content.erase("checksum");
     return fmt::format("{:016x}", hash_bytes(content.dump()));
 }
 
-// nlohmann::json itself would make some int64_t of 1e100 as well.
+// Checks the range, because nlohmann::json converts even 1e100 to some int64_t.
 static void take_count(const json& number, auto& count) {
     if (!number.is_number_unsigned() ||
         !std::in_range<std::decay_t<decltype(count)>>(number.get<uint64_t>()))

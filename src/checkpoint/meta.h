@@ -1,5 +1,5 @@
-// meta.h — meta.json of a checkpoint: the position of the run, its options, a checksum of this, and
-// the SHA-256 of the other files.
+// meta.h — meta.json of a checkpoint: the position of the run, its options, the SHA-256 of other
+// files, and a checksum of meta.json itself.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct CheckpointMeta {
     int64_t optimizer_steps = 0;
     uint64_t data_fingerprint = 0;
     std::map<std::string, std::string> settings;  // job settings of the run
-    // The order of samples that `position` counts along (JobSetup::order); "": an older version's.
+    // `position` counts in this order of samples (JobSetup::order); "" in older versions' files.
     std::string order = {};
     double peak_top1 = -1;                     // for --early-stop: best_top1 of all folders, and
     int stale = 0;                             // how many validations came since
@@ -26,7 +26,7 @@ struct CheckpointMeta {
 using FileHashes = std::map<std::string, std::string>;  // SHA-256 in hexadecimal, by file name
 
 std::string meta_text(const CheckpointMeta& meta, const FileHashes& hashes);
-// Throws Error that says why the text is not what meta_text() or an older version wrote.
+// Throws Error with the reason if neither meta_text() nor an older version wrote the text.
 CheckpointMeta parse_meta(const std::string& text, FileHashes& hashes);
 
 }  // namespace convoy

@@ -1,7 +1,7 @@
 // onnx.cpp — see onnx.h. The numbers of fields are from onnx.proto.
 //
-// The graph follows the model's text. The layers would not do, because they fuse several of its
-// lines.
+// The graph follows the model's text instead of its layers, because a layer may fuse several lines
+// of the text.
 #include "src/checkpoint/onnx.h"
 
 #include <climits>
@@ -126,8 +126,8 @@ StoredTensor averages(int size, int parts, bool transposed) {
     return matrix;
 }
 
-// ONNX has no adaptive pool. Its parts may overlap, so they are no windows, but it is a product
-// with a matrix on each side.
+// ONNX has no adaptive pool. The parts of such a pool may overlap, so a window cannot express them.
+// Instead the pool is a product with a matrix on each side.
 void avg_pool(const LayerText& layer, Graph& graph) {
     const int P = layer.rows, Q = layer.columns;
     if (P == 0)

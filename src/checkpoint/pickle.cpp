@@ -64,14 +64,14 @@ class Machine {
     // Removes and returns the stack from `begin` on, which must not reach below the last mark.
     std::vector<uint32_t> pop_from(size_t begin) {
         const size_t bottom = marks_.empty() ? 0 : marks_.back();
-        if (begin > stack_.size() || begin < bottom) fail("its pickle takes what is not there");
+        if (begin > stack_.size() || begin < bottom) fail("its pickle pops a missing value");
         const std::vector<uint32_t> top(stack_.begin() + ptrdiff_t(begin), stack_.end());
         stack_.resize(begin);
         return top;
     }
     uint32_t pop() { return pop_from(stack_.size() - 1)[0]; }
     std::vector<uint32_t> pop_marked() {
-        if (marks_.empty()) fail("its pickle takes what is not there");
+        if (marks_.empty()) fail("its pickle pops a missing mark");
         std::vector<uint32_t> top = pop_from(marks_.back());
         marks_.pop_back();
         return top;
@@ -79,11 +79,11 @@ class Machine {
 
     // Appends the items to the value on top of the stack.
     void extend(Kind kind, const std::vector<uint32_t>& items) {
-        if (stack_.empty()) fail("its pickle takes what is not there");
+        if (stack_.empty()) fail("its pickle adds to a value on an empty stack");
         PickleValue& value = values_[stack_.back()];
         if (value.kind == Kind::kCall || value.kind == Kind::kOther) return;  // opaque
         if (value.kind != kind || (kind == Kind::kDict && items.size() % 2 != 0))
-            fail("its pickle adds to what is no ", kind == Kind::kDict ? "dict" : "list");
+            fail("its pickle adds to a value that is no ", kind == Kind::kDict ? "dict" : "list");
         count(items.size());
         value.items.insert(value.items.end(), items.begin(), items.end());
     }

@@ -1,8 +1,8 @@
 // pickle.h — reads the values in a Python pickle without running it.
 //
 // A pickle is a program for a machine with a stack and a memo. Its GLOBAL names a function or a
-// class, and its REDUCE calls it. Here a call is a value like others: nothing is ever run. An
-// object of an unknown class is opaque: anything that is added to it is dropped.
+// class, and its REDUCE calls it. Here a call becomes a value, and nothing is ever run. An object
+// of an unknown class is opaque: values that are added to it are dropped.
 #pragma once
 
 #include <cstdint>

@@ -72,8 +72,8 @@ std::vector<char> read_bytes(std::ifstream& file, uint64_t n, uint64_t& left) {
     return bytes;
 }
 
-// Refuses headers with a repeated name, which the parsed header would hide, or with deep nesting. A
-// callback of json::parse would take a time that grows with the square of the number of tensors.
+// Refuses headers with deep nesting, or with a repeated name, which the parsed header would hide. A
+// callback of json::parse would take time quadratic in the number of tensors.
 struct HeaderCheck final : json::json_sax_t {
     bool null() override { return true; }
     bool boolean(bool) override { return true; }

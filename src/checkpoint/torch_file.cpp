@@ -98,7 +98,7 @@ void check_directory(const std::string& path) {
             (!has_text(header, 0, "PK\3\4") ||
              little_endian(header, 8, 2) != little_endian(directory, at + 10, 2)))
             fail("its member '", printable(name),
-                 "' is damaged: the zip directory says other things about it");
+                 "' is damaged: its header contradicts the zip directory");
         at += 46 + length + little_endian(directory, at + 30, 2) +
               little_endian(directory, at + 32, 2);
     }
@@ -331,7 +331,7 @@ SafeTensors read_weights(const std::string& path, Log& log) {
     if (count > 0)
         log.notice(path, " holds NaN or infinity: ", counted(int64_t(count), "weight"),
                    ", the first in '", printable(first),
-                   "'. Training that diverged saves such; "
+                   "'. Training that diverged saves such weights; "
                    "use an earlier checkpoint");
     return content;
 }

@@ -39,7 +39,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
     return shape.empty() ? "one number" : join_text(shape, "x");
 }
 
-// The first eight of the names.
+// Text with the first eight names.
 std::string some(std::vector<std::string> names) {
     if (names.size() > 8) {
         const std::string more = cat("and ", names.size() - 8, " more");
@@ -134,7 +134,7 @@ std::string ImportReport::text() const {
     std::string line =
         cat("loaded ", loaded.size(), " of ", loaded.size() + fresh.size(), " tensors");
     if (!fresh.empty()) line += cat("; initialised randomly: ", some(fresh));
-    std::vector<std::string> left = unused;  // without those that have another shape in the file
+    std::vector<std::string> left = unused;  // except tensors whose shape differs in the file
     std::erase_if(left, [&](const std::string& name) { return std::ranges::count(fresh, name); });
     if (!left.empty()) line += cat("; not used: ", some(left));
     return line;

@@ -130,7 +130,7 @@ Diagnosis clock() {
     const bool synchronised = adjtimex(&time) >= 0 && !(time.status & STA_UNSYNC);
     return {
         synchronised ? State::ok : State::note,
-        synchronised ? "synchronised" : "not synchronised, or it cannot be seen here",
+        synchronised ? "synchronised" : "not synchronised, or not visible here",
         synchronised
             ? ""
             : "times in the logs of several machines may differ; training does not depend on them"};

@@ -19,8 +19,8 @@ namespace convoy {
 
 using nlohmann::json;
 
-// Options that the user did not give are those of the training: another seed would hold back other
-// images.
+// Options that the user did not give come from the training run. For example, another seed would
+// choose other validation images.
 static void take_data_options(const CommandLine& line, Config& config, Log& log) {
     config.from = find_model_file(config.from, log);
     const std::map<std::string, std::string> trained = settings_beside(config.from);
@@ -45,7 +45,7 @@ static std::shared_ptr<const Source> open_images(JobSession& job,
                                                  const std::vector<std::string>& classes) {
     const Config& config = job.config;
     std::shared_ptr<const Source> source;
-    // A set of its own may lack classes of the model; a split or the generated set may not.
+    // Only a separate set may lack classes of the model, not a split or the generated set.
     if (!(config.data + config.val).empty() && config.val_split == 0) {
         DataOptions options = data_options(config);
         if (!config.val.empty()) options.train = config.val;

@@ -32,13 +32,13 @@ RateSearch search_rate(const std::vector<RatePoint>& points) {
     // The rates of the first tenth are too small to change the loss.
     const double level = mean_loss(points, 0, std::max<size_t>(points.size() / 10, 1));
     found.fall = level - smooth[found.least].loss;
-    // The difference of two batches has √2 times their deviation; its median is 0.6745 of that.
+    // A difference of two losses has √2 times their deviation; its median is 0.6745 of that.
     std::vector<double> jumps;
     for (size_t i = 1; i <= std::max(found.least, (points.size() - 1) / 2); ++i)
         jumps.push_back(std::abs(points[i].loss - points[i - 1].loss));
     std::ranges::sort(jumps);
     found.scatter = jumps.empty() ? 0 : jumps[jumps.size() / 2] / 0.954;
-    // Skip the noise of the flat start: from `begin` on, the loss stays a quarter of its fall down.
+    // Skip the noise of the flat start: from `begin` on, a quarter of the loss's fall is done.
     size_t begin = found.least;
     while (begin > 0 && smooth[begin - 1].loss < level - found.fall / 4) --begin;
     double most = 0;

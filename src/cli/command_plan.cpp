@@ -50,8 +50,8 @@ void print_forecasts(const JobTiming& timing, const Config& config,
         }
     }
     if (all.empty()) fail("--share gives no rank any image: give at least one weight above 0");
-    // The fastest of the ways that train what one rank trains. More ranks or another format must be
-    // at least 2 % faster.
+    // The fastest of the ways with the same result as one rank. More ranks, or another format, must
+    // be at least 2 % faster.
     size_t best = 0;
     for (size_t i = 0; i < all.size(); ++i)
         if (all[i].way->every == 1 && all[i].images_per_second > 1.02 * all[best].images_per_second)

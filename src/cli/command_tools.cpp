@@ -37,7 +37,7 @@ static int command_check(const CommandLine& line, Log& log, const Stop&) {
     return check_data(data, all_threads(config), kMaxPixels, config.json, stdout, log) > 0;
 }
 
-// The value of --format, which must be one that the command writes; for auto the first of them.
+// The value of --format, which must be in `written`; for auto, the first format in `written`.
 static FileFormat choose_format(const Config& config, std::initializer_list<FileFormat> written) {
     if (config.format == FileFormat::kAuto) return *written.begin();
     if (std::ranges::find(written, config.format) != written.end()) return config.format;

@@ -19,7 +19,7 @@ namespace convoy {
 
 namespace {
 
-// For every run: the options of this rank's user, and rank 0's settings of the job.
+// The options of every run: those of this rank's user, and rank 0's settings of the job.
 std::vector<std::string> given_words(const CommandLine& line, const Config& config) {
     static const std::set<std::string> kOwn = {"out",  "minutes", "json",  "settings",    "coord",
                                                "rank", "world",   "port",  "local-rank",  "quiet",
@@ -35,7 +35,7 @@ std::vector<std::string> given_words(const CommandLine& line, const Config& conf
     return words;
 }
 
-// Also for rank 0: a run without an end that logs the speed of each step.
+// More options for rank 0: the run has no end, and logs the speed of each step.
 std::vector<std::string> leading_words(const CommandLine& line, const Config& config) {
     std::vector<std::string> words = {
         "--steps=1000000000", "--log-every=1",       "--save-every=0", "CONVOY_CHECK_EVERY=0",
@@ -61,7 +61,7 @@ class Tune {
     }
     int cores() const { return config_.threads > 0 ? config_.threads : available_cpus(); }
 
-    // Measures within this part of --minutes; returns the fastest setup.
+    // Measures within this fraction of --minutes; returns the fastest setup.
     const Tried* measure_here(std::vector<Tried>& setups, double part) {
         const auto ranks = [&](const Setup& of) {
             std::vector<std::vector<std::string>> all;
@@ -188,7 +188,7 @@ class Tune {
         return all;
     }
 
-    // Begins nothing after this part of --minutes. `ranks` gives the options of each process.
+    // Begins no measurement after this fraction of --minutes. `ranks`: the options per process.
     template <class Ranks>
     void measure(Tried& tried, double seconds, double to_beat, double part, Ranks&& ranks) {
         const double left = 60 * part * config_.minutes - seconds_since(begin_);

@@ -80,8 +80,8 @@ void apply_launcher(CommandLine& line, const Environment& environment) {
         return found == environment.end() ? "" : found->second;
     };
     const auto has = [&](const std::string& name) { return !look(name).empty(); };
-    // Slurm also sets SLURM_NTASKS in a plain salloc shell; only a step (srun) has ranks. Under
-    // mpirun and mpiexec the step belongs to their daemons, one per host.
+    // Slurm also sets SLURM_NTASKS in a plain salloc shell, but only a step (srun) has ranks. Under
+    // mpirun and mpiexec, the step runs their daemons, one per host, instead of ranks.
     const bool slurm_step = has("SLURM_PROCID") && has("SLURM_STEP_ID") &&
                             !has("OMPI_COMM_WORLD_RANK") && !has("MPI_LOCALRANKID");
     for (const auto& [option, variable] : kVariables) {

@@ -79,8 +79,8 @@ static void set_up(Log& log, const CommandLine& line) {
         if (!who.starts_with("--")) log.detail("--", option, " is from ", who);
 }
 
-// Returns the status, unless the output is lost: a closed pipe gives the status of its signal, any
-// other failure is an error. Training and the coordinator do not depend on the output.
+// Returns the status, unless output is lost: then a closed pipe gives the status of its signal, and
+// any other failure is an error. Training and the coordinator ignore lost output.
 static int with_output(int status, Command command) {
     const bool whole = std::fflush(stdout) == 0 && !std::ferror(stdout);
     if (whole || command == kTrain || command == kFinetune || command == kCoordinator)

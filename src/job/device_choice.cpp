@@ -1,8 +1,8 @@
 // device_choice.cpp — see device_choice.h.
 //
-// Two checks. The number of GPUs is known before any is used. But a launcher, or two containers on
-// one host, may give two ranks the same GPU: so the ranks compare UUIDs, which are the same in
-// every container and under every CUDA_VISIBLE_DEVICES.
+// Two checks. The number of GPUs is checked before any GPU is used. But a launcher, or two
+// containers on one host, may give two ranks the same GPU. So the ranks also compare UUIDs. These
+// are the same in every container and with every CUDA_VISIBLE_DEVICES.
 #include "src/job/device_choice.h"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ std::string device_for(const std::string& device, const LocalRank& local, int gp
              local.given_by.empty() ? "" : cat(" (", local.given_by, ")"), ", and there ",
              gpus == 1 ? "is " : "are ", counted(gpus, "GPU"), " for ",
              counted(std::max(local.ranks, local.number + 1), "rank"),
-             "; start fewer ranks, or give --device cuda:N to those that shall share a GPU");
+             "; start fewer ranks, or give --device cuda:N to ranks that should share a GPU");
     return cat("cuda:", local.number);
 }
 
@@ -70,8 +70,8 @@ void compare_devices(Communicator& communicator, const RankDevice& mine, Log& lo
     for (const SharedDevice& shared : shared_devices(devices)) {
         if (!shared.intended)
             fail(shared.sentence,
-                 "; give each rank a GPU of its own by --device cuda:N, or all of "
-                 "these ranks this one, if they shall share it");
+                 "; give each of these ranks its own GPU by --device cuda:N, or give all "
+                 "of them the same N if they should share one GPU");
         if (communicator.rank() == 0) log.notice(shared.sentence, ", as asked for");
     }
 }

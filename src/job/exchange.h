@@ -8,9 +8,9 @@
 
 namespace convoy {
 
-// Rank 0's value.
+// Returns rank 0's value.
 nlohmann::json broadcast_json(Communicator& communicator, const nlohmann::json& mine);
-// Every rank's value, by rank.
+// Returns every rank's value, by rank.
 std::vector<nlohmann::json> gather_json(Communicator& communicator, const nlohmann::json& mine);
 
 }  // namespace convoy

@@ -22,8 +22,8 @@ std::pair<std::string, uint16_t> coordinator_address(const std::string& coord) {
 
 Access access_of(const Config& config) {
     const std::string& file = config.token_file;
-    // A core dump would hold the key. 1 byte: 0 would let one into a program of core_pattern. Not
-    // PR_SET_DUMPABLE, with which other ranks could not open /proc/PID/fd (net/host_sum.h).
+    // A core dump would hold the key. The limit is 1 byte, as 0 still allows a pipe of
+    // core_pattern. PR_SET_DUMPABLE would keep other ranks from /proc/PID/fd (net/host_sum.h).
     const rlimit no_core{1, 1};
     if (!file.empty() || !config.token.empty()) setrlimit(RLIMIT_CORE, &no_core);
     if (file.empty()) return {config.token, config.open};
@@ -60,7 +60,7 @@ static Job join_job(const CommandLine& line, Log& log, const Stop& stop,
     options.join_timeout = std::chrono::milliseconds(int64_t(config.join_timeout * 1000));
     options.stall = std::chrono::milliseconds(int64_t(config.stall * 1000));
     options.bf16_wire = config.wire == WireType::kBf16;
-    // What one rank alone holds is lost with it: images, a stage.
+    // A lost rank takes with it what only this rank holds: images, or a stage of the model.
     options.elastic = line.command == kTrain && config.elastic == Toggle::kOn &&
                       config.schedule != Schedule::kRange && config.shards == ShardMode::kAll &&
                       config.pipeline == 1;

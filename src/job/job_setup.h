@@ -15,13 +15,13 @@ namespace convoy {
 
 // How a batch is cut among the ranks.
 struct Shares {
-    std::vector<double> weights;  // one a rank
+    std::vector<double> weights;  // one per rank
     bool fair = false;            // --share auto: equal until the ranks are measured
-    double speed = 0;             // of them all, images a second for a weight of 1; 0: not measured
+    double speed = 0;             // of all ranks, images/s for a weight of 1; 0: not measured
     double newcomer = 0;          // this newcomer's weight: --share, or measured; 0: the mean
 };
-// From what each rank's --share says: rank 0's list or `auto`, else one weight of each. Where rank
-// 0 decides for all, a rank that gave something else logs it on `log`. Collective.
+// Combines the --share of all ranks: rank 0's list or `auto`, else one weight from each rank. If
+// rank 0 decides for all, a rank that gave another value says so on `log`. Collective.
 Shares gather_shares(Communicator& communicator, const std::string& mine, Log& log);
 
 // The inputs of a training run: the same on every rank, except device and threads.
@@ -35,11 +35,11 @@ struct JobSetup {
     // --shards mine: images that each rank holds; else empty.
     std::vector<int64_t> train_parts = {}, val_parts = {};
     std::vector<size_t> cuts = {};  // --sync pipeline: the first layer of each stage
-    std::string stages_text = {};   // and what is known of them, for people
+    std::string stages_text = {};   // a description of the stages, for people
     uint64_t fingerprint = 0;       // of the training set, over all ranks
     std::string order = {};  // names the order of an epoch: in another one a position means nothing
     bool fresh = true;  // every rank can draw the start weights: no --init, --resume or whitening
-    std::optional<Checkpoint> resumed = {};  // on rank 0, where --resume was given
+    std::optional<Checkpoint> resumed = {};  // on rank 0 with --resume
 
     Communicator& communicator() const { return job.communicator(); }
     int rank() const { return job.rank(); }
@@ -47,31 +47,31 @@ struct JobSetup {
     LayerRange stage() const;  // of this rank
 };
 
-// Collective. Rank 0 decides every setting of the run (from a checkpoint where it resumes, its
-// command line, the defaults), the model's text and the classes; the others take them. Throws Error
-// where an option of another rank does not agree or its images are not the same.
+// Collective. Rank 0 decides every setting of the run (from its checkpoint, its command line and
+// the defaults), the model's text and the classes. The other ranks take these values. Throws Error
+// if an option of another rank contradicts them, or if its images differ.
 JobSetup set_up_job(JobSession& job);
 
-// What a newcomer must know of the job; bucket_bytes: its reducers'.
+// The data that a newcomer needs. bucket_bytes: the bucket size of the job's reducers.
 Offer make_offer(const JobSetup& setup, size_t bucket_bytes);
 
-// Collective. Throws Error on all ranks where one sees other images than rank 0.
+// Collective. Throws Error on all ranks if any rank sees other images than rank 0.
 void compare_data(JobSession& job, const DataSet& data);
 
-// What to open, from --data, --val, --val-split, --generated and --seed. classes: in place of
-// --classes, if there are any.
+// The data sets to open, from --data, --val, --val-split, --generated and --seed. classes: replaces
+// --classes, unless it is empty.
 DataOptions data_options(const Config& config, const std::vector<std::string>& classes = {});
-// The settings of a training job as they are logged and saved: URLs without their passwords.
+// The settings of a training job for logs and checkpoints: URLs lose their passwords.
 std::map<std::string, std::string> public_settings(const Config& config);
 
 // The network that is trained; its text comes from rank 0.
 ModelOptions model_options(const Config& config, int classes);
 
-// How images are prepared for training at `size`. Throws Error where options do not go together.
+// How images are prepared for training at `size`. Throws Error if options contradict each other.
 Preprocess training_preprocess(const Config& config, InputSize size);
 
-// --batch and --decode-threads, for rank `rank` of the ranks with these shares. The pipelines of
-// --sync pipeline share a batch equally, and their first stages read the images.
+// --batch and --decode-threads for rank `rank`, given the shares of all ranks. With --sync
+// pipeline, the pipelines share a batch equally, and only their first stages read images.
 LoaderOptions loader_options(const Config& config, const std::vector<double>& shares, int rank);
 
 }  // namespace convoy

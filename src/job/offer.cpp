@@ -45,7 +45,7 @@ Offer parse_offer(const std::string& text) {
         if (!(offer.speed >= 0)) fail("a speed of ", offer.speed);
         return offer;
     } catch (const std::exception& error) {
-        fail("what the job offers to newcomers cannot be read: ", error.what());
+        fail("the job's offer to newcomers cannot be read: ", error.what());
     }
 }
 

@@ -1,6 +1,6 @@
-// offer.h — what a rank of a job tells one that wants to join: what its ranks have agreed on.
+// offer.h — what a rank of a job tells a newcomer: the data on which the ranks have agreed.
 //
-// It travels as JSON in an OFFER (net/wire.h). Without a token a stranger may have made it.
+// The offer travels as JSON in an OFFER (net/wire.h). Without a token a stranger may have made it.
 #pragma once
 
 #include <map>
@@ -18,7 +18,7 @@ struct JobModel {
 void to_json(nlohmann::json& out, const JobModel& model);
 void from_json(const nlohmann::json& in, JobModel& model);
 
-// The images that a rank sees: their fingerprints, and in words.
+// The images that a rank sees: their fingerprints, and a description.
 struct JobData {
     std::string train, val, description;
 };

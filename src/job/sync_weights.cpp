@@ -8,7 +8,7 @@
 
 namespace convoy {
 
-// The values where the network can read and write them: in place, or as a copy in `copy`.
+// The values in host memory, for the network: in place, or as a copy in `copy`.
 static std::span<float> on_host(float* values, size_t n, Backend& backend,
                                 std::vector<float>& copy) {
     backend.synchronize();
@@ -25,7 +25,7 @@ void broadcast_from_rank0(float* values, size_t n, Backend& backend, Communicato
     if (!copy.empty()) backend.upload(values, copy.data(), n * sizeof(float));
 }
 
-// Every rank's numbers, by rank.
+// Returns the numbers of every rank, by rank.
 static std::vector<std::vector<uint64_t>> gather_sums(const std::vector<uint64_t>& mine,
                                                       Communicator& communicator) {
     std::vector<std::vector<uint64_t>> all;
@@ -46,7 +46,7 @@ struct Held {  // a part of an arena, as this rank has it
 
 }  // namespace
 
-// The first tensor of which `root` and `other` hold different values. Collective.
+// The name of the first tensor that differs between ranks `root` and `other`. Collective.
 static std::string first_difference(const std::vector<Held>& parts, Params& params, int root,
                                     int other, Communicator& communicator) {
     std::vector<uint64_t> mine;
@@ -98,7 +98,7 @@ Difference compare_with(int root, const std::vector<bool>& same, Params& params,
         const auto has_it = [&](const auto& sums) { return sums[p] == right[p]; };
         if (std::ranges::all_of(all, has_it)) continue;
         Held& part = parts[p];
-        std::vector<float> got;  // also where it is here already
+        std::vector<float> got;  // even if this rank already has the values
         if (communicator.rank() != root) got.resize(part.size);
         const std::span<float> values = got.empty() ? part.host : got;
         communicator.broadcast(std::as_writable_bytes(values), root);

@@ -1,4 +1,4 @@
-// sync_weights.h — whether all ranks hold the same values, and one rank's values for all.
+// sync_weights.h — compares values across ranks, and copies one rank's values to all ranks.
 #pragma once
 
 #include "net/communicator.h"
@@ -6,29 +6,28 @@
 
 namespace convoy {
 
-// `n` floats of the device's memory become rank 0's; the same n on every rank. Collective,
-// blocking.
+// Copies rank 0's `n` floats of device memory to every rank; n is the same on every rank.
+// Collective, blocking.
 void broadcast_from_rank0(float* values, size_t n, Backend& backend, Communicator& communicator);
 
-// Floats of each.
+// The number of floats of each arena.
 std::vector<size_t> sizes_of(const std::vector<std::span<float>>& arenas);
 
 // How the ranks differ from rank `root`, bit for bit.
 struct Difference {
-    std::vector<int> ranks;  // that should hold the root's values, and do not
-    std::string tensor;      // the first that differs there: "conv1.weight", "state 0 of …"
+    std::vector<int> ranks;  // ranks that should hold the root's values but do not
+    std::string tensor;      // the first that differs: "conv1.weight", "state 0 of …"
     struct Part {
         size_t arena, begin;
         std::vector<float> values;
     };
-    std::vector<Part> theirs;  // the root's values, where this rank holds others
+    std::vector<Part> theirs;  // the root's values that this rank lacks
 };
-// Compares weights and optimizer state (Optimizer::arenas) with those of rank `root`. same: ranks
-// that should hold the root's values, by rank. All ranks get the values that they lack, in
-// `theirs`: nothing is written to `arenas`, so a rank that is lost meanwhile spoils no state.
-// `sizes` of the arenas are the same on every rank. A rank whose model has another layout gives no
-// arenas. Collective, blocking; where all hold the same values, only checksums travel. Throws
-// RingBroken.
+// Compares weights and optimizer state (Optimizer::arenas) with those of rank `root`. same[r]: rank
+// r should hold the root's values. Each rank gets the values that it lacks in `theirs`. Nothing is
+// written to `arenas`, so the state stays valid if a rank is lost meanwhile. `sizes` of the arenas
+// are the same on every rank; a rank whose model has another layout passes no arenas. Collective,
+// blocking. If all ranks hold the same values, only checksums are sent. Throws RingBroken.
 Difference compare_with(int root, const std::vector<bool>& same, Params& params,
                         const std::vector<std::span<float>>& arenas,
                         const std::vector<size_t>& sizes, Backend& backend,

@@ -1,7 +1,7 @@
-// assets.cpp — see assets.h. The assembler takes in the files: no array of numbers, no tool.
+// assets.cpp — see assets.h. The assembler includes the files, so no tool has to convert them.
 #include "src/page/assets.h"
 
-// Global, as an address of a local symbol may be merged with others of its section (arm64).
+// Global symbols, because arm64 may merge the address of a local symbol with others.
 #define EMBED(name, file)                                                       \
     asm(".globl " #name "_begin, " #name "_end\n.pushsection .rodata\n" #name   \
         "_begin: .incbin \"" file "\"\n" #name "_end: .byte 0\n.popsection\n"); \

@@ -1,8 +1,8 @@
 // metrics.cpp — the state of a run in Prometheus's text format 0.0.4.
 //
-// Values have base units, parts are from 0 to 1, counters end in _total, and there are times
-// instead of ages. The series of a rank end with the rank. Labels hold no paths and no class names,
-// because each value of a label is a series for ever.
+// Values have base units, fractions are from 0 to 1, and names of counters end in _total. Metrics
+// give times, not ages. When a rank ends, its series end. Labels have no paths and no class names,
+// because each value of a label makes a new series that Prometheus keeps.
 #include <cmath>
 
 #include "src/base/text.h"

@@ -188,7 +188,7 @@ struct PageServer::Server {
         const Request& request = parser.get();
         const bool understood = parser.is_header_done();
         const bool goes_on = understood && parser.is_done() && !error && request.keep_alive();
-        Answer answer = {400, "text/plain; charset=utf-8", "this is not a request without a body\n",
+        Answer answer = {400, "text/plain; charset=utf-8", "the head of the request is not valid\n",
                          ""};
         if (understood) answer = this->answer(request, parser.is_done() && !error);
         out = cat("HTTP/1.1 ", answer.status, " ",

@@ -52,8 +52,8 @@ std::string sentence(const std::string& name, const json& event) {
     return "";
 }
 
-// The part of a rank's time in which it computes; in an older log, the part in which it does not
-// wait.
+// The fraction of time in which a rank computes; for an older log, the fraction in which the rank
+// does not wait.
 double compute_part(const json& rank) {
     const double waits = json_number(rank, "data_wait") + json_number(rank, "net_wait");
     const double told = json_number(rank, "compute");

@@ -70,8 +70,8 @@ std::string shares_text(std::span<const double> shares) { return join_text(share
 
 double mbit_per_second(const EdgeTiming& edge) { return edge.bytes_per_second * 8 / 1e6; }
 
-// Below `part` of the upper quarter of all values. So a few slow ones are found, and one that is
-// far faster than the others does not make them look slow.
+// Values below `part` times the upper quartile are slow. So a few slow values are found, and one
+// very fast value does not make the others look slow.
 static bool far_below(double value, std::vector<double> all, double part) {
     std::ranges::sort(all, std::greater());
     return value < part * all[all.size() / 4];

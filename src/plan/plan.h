@@ -7,8 +7,8 @@
 //   N = bytes sent per rank / measured speed of a sum
 //   T = max( S + N/buckets,  S/3 + N )
 //
-// Buckets are sent during the backward pass, and the last bucket can only follow it. S is the time
-// of the slowest rank.
+// Buckets are sent during the backward pass, except the last bucket, which is sent after it. S is
+// the time of the slowest rank.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ namespace convoy {
 struct RankTiming {
     std::string machine;  // the same for ranks that share processors
     int threads = 0;
-    // Images per second without the network, while all ranks compute; and while only rank 0 does
-    // (0: not measured).
+    // Images per second without the network: while all ranks compute, and while only rank 0
+    // computes (0: not measured).
     double together = 0, alone = 0;
 };
 
@@ -46,7 +46,7 @@ size_t bucket_bytes_for(std::span<const EdgeTiming> edges, int world);
 // The slowest edge among the first `ranks` ranks; all 0 if there is none.
 EdgeTiming slowest_edge(std::span<const EdgeTiming> edges, int ranks);
 
-// A way to send what a rank has learned.
+// A way to send gradients or weights.
 struct Way {
     const char *name, *options;
     bool bf16 = false;

@@ -85,7 +85,7 @@ JobTiming probe_job(Communicator& communicator, const Config& config, const std:
     bar.add(1);
     check_stop();
 
-    // Steps whose sums go nowhere, with a learning rate that leaves the weights as they are.
+    // Steps that send no sums. The learning rate is 0, so the weights do not change.
     NullCommunicator nowhere(0, 1);
     TrainerOptions options(config);
     options.config.sync = SyncKind::kRing, options.config.sync_every = 1;
@@ -110,7 +110,7 @@ JobTiming probe_job(Communicator& communicator, const Config& config, const std:
     }
     const auto share = share_of(config.batch, shares, communicator.rank()).size();
     const Batch own = batch_of(int(std::clamp<int64_t>(share, 1, most)));
-    // The mean, because if ranks share a core, a fast step of one is a slow step of another.
+    // The mean: if ranks share a core, a fast step of one rank is a slow step of another.
     const auto images_per_second = [&] {
         int count = 0;
         const auto begin = Clock::now();
@@ -148,7 +148,7 @@ Preflight run_preflight(JobSetup& setup) {
             const double speed = probe(*make_single_rank(), {1}).ranks[0].together;
             shares.newcomer = std::max(0.01, std::round(100 * speed / shares.speed) / 100);
             setup.job.log.notice(fmt::format(
-                "{:.1f} img/s here, {:.1f} for a weight of 1 among the others: --share {:g}", speed,
+                "this rank trains {:.1f} img/s, a rank with weight 1 {:.1f}: --share {:g}", speed,
                 shares.speed, shares.newcomer));
         }
         return {setup.job.offer().bucket, {}};

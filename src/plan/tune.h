@@ -31,7 +31,7 @@ struct Tried {
     Setup setup;
     Speed speed = {};
 };
-// Measures for so many seconds, or less if the speed is clearly below `to_beat`, and sets the
+// Measures for this many seconds, or less if the speed is clearly below `to_beat`. Sets the
 // speed.
 using MeasureSetup = std::function<void(Tried&, double seconds, double to_beat)>;
 

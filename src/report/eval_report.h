@@ -19,8 +19,8 @@ struct Evaluated {
 // Writes FOLDER/report.html and FOLDER/report.json; makes the folder. Throws Error.
 void write_eval_report(const std::string& folder, const Evaluated& result);
 
-// A sentence about the demands that the model misses; "" if it meets them. min_top1: part of all
-// images; min_recall: part of the images of each class that has any. 0: no demand.
+// A sentence about the limits that the model misses; "" if it misses none. min_top1: fraction of
+// all images; min_recall: fraction of the images of each class that has images. 0: no limit.
 std::string missed_demands(const Evaluated& result, double min_top1, double min_recall);
 
 }  // namespace convoy

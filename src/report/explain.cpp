@@ -26,8 +26,8 @@ static size_t end_of_maps(const std::vector<TopLayer>& outline) {
 }
 
 Explainer::Explainer(const TrainedModel& trained, int max_batch) : backend_(*trained.backend) {
-    // As in evaluation, but with a backward pass: no dropout, and norms that are frozen. Nothing is
-    // fused, so that the gradient at A is not that of the layer before.
+    // As in evaluation, but with a backward pass: no dropout, and frozen norms. No layers are
+    // fused, because then the gradient at A would be the gradient of the layer before A.
     const std::string text = std::regex_replace(
         trained.card.model_text, std::regex("(^|\n)([ \t]*dropout)[ \t]+[^ \t\n]+"), "$1$2 0");
     ModelOptions options = trained.card.options();
@@ -110,7 +110,7 @@ Image heat_picture(const float* row, const Preprocess& how, std::span<const floa
     const int factor = std::max(1, (224 + small.H - 1) / small.H);
     Resizer resizer;
     const Image large = resized(resizer, small, small.H * factor, small.W * factor);
-    // The map in bytes, enlarged as the picture is.
+    // The map in bytes, enlarged like the picture.
     Image heat{H, W, {}, 1};
     const float most = std::max(*std::ranges::max_element(map), 1e-30f);
     for (const float value : map) heat.pixels.push_back(uint8_t(std::lround(255 * value / most)));

@@ -1,4 +1,4 @@
-// explain.h — a map of the pixels that speak for a class: Grad-CAM (Selvaraju et al., "Grad-CAM:
+// explain.h — a map of the pixels that support a class: Grad-CAM (Selvaraju et al., "Grad-CAM:
 // Visual Explanations from Deep Networks via Gradient-based Localization", 2017).
 //
 //   image → convolutions → A [h×w×C] → pooling, linear → logit of the class

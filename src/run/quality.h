@@ -1,4 +1,4 @@
-// quality.h — what a model took the images of a set for: confusions, calibration, the worst
+// quality.h — how well a model classifies the images of a set: confusions, calibration, the worst
 // mistakes.
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace convoy {
 
-// Ends of the 95 % interval of a part of which `right` of n were seen: Wilson, "Probable inference"
-// (1927). 0 to 1 where n is 0.
+// The 95 % confidence interval of a fraction, if `right` of n samples had it: Wilson, "Probable
+// inference" (1927). 0 to 1 if n is 0.
 struct Interval {
     double low, high;
 };
@@ -27,8 +27,8 @@ struct Mistake {
 };
 
 struct ClassQuality {
-    double images, guessed, right;  // of the class; taken for it; both
-    // 0 where there is nothing to divide by.
+    double images, guessed, right;  // images of the class; guesses of it; right guesses
+    // 0 instead of a division by 0.
     double precision() const { return guessed > 0 ? right / guessed : 0; }
     double recall() const { return images > 0 ? right / images : 0; }
     double f1() const { return images + guessed > 0 ? 2 * right / (images + guessed) : 0; }
@@ -37,7 +37,7 @@ struct ClassQuality {
 class Quality {
  public:
     static constexpr int kMostClasses = 4096;    // for a table of all pairs
-    static constexpr size_t kMostMistakes = 16;  // kept: those of highest probability
+    static constexpr size_t kMostMistakes = 16;  // with the highest probability
     static constexpr int kMistakeSide = 128;
     static constexpr size_t kBins = 15;  // of probability, equally wide
 
@@ -45,12 +45,12 @@ class Quality {
 
     // logits: n × classes, finite or not.
     void add(const Batch& batch, std::span<const float> logits);
-    // Of all ranks together, on all ranks. Collective; reads the mistakes once more from `source`.
+    // Adds up all ranks, on all ranks. Collective. Reads the mistakes again from `source`.
     void gather(Communicator& communicator, const Source& source);
 
     int classes() const { return classes_; }
     ClassQuality of_class(int c) const;
-    // The most frequent pairs of a class and another one that it was taken for, up to `most`.
+    // Up to `most` pairs of a true class and a wrong guess, the most frequent first.
     struct Confusion {
         size_t truth, guess;
         float images;
@@ -62,8 +62,8 @@ class Quality {
 
     // [truth · classes + guess]: images. Floats, to be summed over ranks; none above kMostClasses.
     std::vector<float> pairs;
-    // Of guesses by their probability, bin i from i / kBins on: how many, how many of them right,
-    // and the sum of their probabilities.
+    // Guesses by their probability. Bin i begins at i / kBins: number of guesses, number of right
+    // guesses, and sum of the probabilities.
     struct Bin {
         float images = 0, right = 0, probability = 0;
     };

@@ -10,11 +10,11 @@
 // The root is the lowest rank of those that have done the most steps. A newcomer has done none, and
 // gets progress, weights and optimizer state like any rank that is behind.
 //
-// A rank completes a step only with all sums of it, and sends sums of the next step only then. So
-// ranks differ by one step at most, and a rank that lacks that step takes the state of the root. If
-// no rank has completed the step, all repeat it on the same samples. With --sync average the same
-// holds for averages. Ranks that leave (SIGTERM) or join are agreed on with the sums of a step, so
-// no step is repeated then (part).
+// A rank completes a step only if it has all sums of the step. It sends no sums of the next step
+// before that. So ranks differ by one step at most, and a rank that lacks that step takes the state
+// of the root. If no rank has completed the step, all ranks repeat it on the same samples. With
+// --sync average the same holds for averages. If ranks leave (SIGTERM) or join, all ranks agree on
+// that with the sums of a step, so no step is repeated then (part).
 #pragma once
 
 #include <optional>
@@ -27,10 +27,10 @@
 
 namespace convoy {
 
-// Thrown if a rank was lost before training began: some of the others have no state yet. It happens
-// to all of them, so each begins again with set_up_job().
+// Thrown if a rank was lost before training began, when some of the others have no state yet. Every
+// rank gets it, so every rank begins again with set_up_job().
 struct SetUpAgain {};
-// After RingBroken out of what precedes TrainRun::run(): waits for the ring of the other ranks.
+// After RingBroken in any call before TrainRun::run(): waits for the ring of the other ranks.
 void regroup_before_start(JobSession& job);
 
 class Recovery {

@@ -98,7 +98,7 @@ bool RunFolder::try_to_open() {
         log.become(0, path_, progress_.at.step);
     } catch (const std::exception& error) {
         path_.clear();
-        setup_.job.log.notice("error: ", error.what(), ". Training goes on, and saves nothing");
+        setup_.job.log.notice("error: ", error.what(), ". Training continues without saving");
     }
     return !path_.empty();
 }
@@ -156,8 +156,8 @@ static bool answers(const JobSession& job, int rank) {
     return answers(address, port, std::chrono::milliseconds(1'500), access_of(job.config).token);
 }
 
-// Rank 0 saves; if it is lost, the lowest rank that answers, and others if that one has ended. A
-// rank that was left behind saves if no other answers, or if it was done and has a folder.
+// Rank 0 saves. If it is lost, the lowest rank that answers saves. A rank that was left behind
+// saves if no other rank answers, or if its run was done and it has a folder.
 bool RunFolder::save_after_failure(const std::exception& failure) {
     if (!engine_.optimizer || !engine_.holds_all) return false;  // is being rebuilt, or elsewhere
     const Position& at = progress_.at;

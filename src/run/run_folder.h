@@ -16,7 +16,7 @@ namespace convoy {
 // other process gets the lock, except a rank that takes the run over.
 class FolderLock {
  public:
-    // Throws Error naming the other process, unless it takes over.
+    // Throws Error that names the other process, except if this process takes the run over.
     FolderLock(const std::string& folder, bool takes_over, Log& log);
     ~FolderLock();
     bool is_mine() const { return holder().empty() || holder() == mine_; }
@@ -30,26 +30,26 @@ class FolderLock {
 
 class RunFolder {
  public:
-    // On rank 0: --out; of a resumed run its folder; else a new folder in runs/. Throws Error if
-    // another run is in it, or it cannot be written to.
+    // On rank 0: --out, else the folder of the resumed run, else a new folder in runs/. Throws
+    // Error if another run is in the folder, or if the folder is not writable.
     RunFolder(JobSetup& setup, Engine& engine, RunProgress& progress);
 
     const std::string& path() const { return path_; }  // "": this rank does not save
-    // For this rank, which had none. Throws Error. false: if it fails, training goes on.
+    // For a rank without a folder. open() throws Error. try_to_open() returns false instead.
     void open();
     bool try_to_open();
-    // If another rank has taken the folder over, because it lost this rank: a new folder.
+    // If another rank has taken the folder over, because it lost this rank: uses a new folder.
     void yield();
 
     // --save-every: whether a checkpoint of this step is wanted.
     bool is_due(int64_t step) const { return save_steps_ > 0 && step % save_steps_ == 0; }
-    // The state after step at.step, unless it is saved already. Does nothing without a folder, or
-    // in a run that looks for a learning rate.
+    // Saves the state after step at.step, unless it is saved already. Does nothing without a folder
+    // or with --schedule range.
     void save(const Position& at, bool is_best = false);
-    // In mid-run a full disk costs a checkpoint, not the run.
+    // The same during a run: if the disk is full, the checkpoint is missing, but the run continues.
     void try_to_save(const Position& at, bool is_best = false);
-    // After an error: saves the last whole step, if it is here and no other rank does. Does not
-    // throw. Returns whether nothing but the other ranks is lost.
+    // After an error: saves the last complete step, if this rank has it and no other rank saves it.
+    // Does not throw. Returns true if this rank has lost only its contact with the other ranks.
     bool save_after_failure(const std::exception& failure);
     void set_saved(int64_t step) { saved_step_ = step; }
 

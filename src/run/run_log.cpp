@@ -17,7 +17,7 @@ namespace convoy {
 
 using nlohmann::json;
 
-// Loss, accuracy and count: in the events of steps, epochs and validations.
+// Loss, accuracy and count, as fields of the events of steps, epochs and validations.
 static json quality(const Sums& sums) {
     return {{"loss", sums.mean_loss()}, {"top1", sums.top1_part()}, {"images", sums.count}};
 }
@@ -35,7 +35,7 @@ RunLog::RunLog(Log& log, const std::string& folder, int rank, int log_every, int
     open(folder);
 }
 
-// The newest step in a log that another rank has written; -1: none in its last lines.
+// The newest step in the last lines of a log that another rank has written; -1: none.
 static int64_t last_step(const std::string& path) {
     constexpr std::streamoff kTail = 1 << 16;
     std::ifstream file(path, std::ios::ate);
@@ -70,7 +70,7 @@ void RunLog::open(const std::string& folder) {
     if (!open_file()) fail("cannot write ", path_, ": ", std::strerror(errno));
 }
 
-// A full disk may have cut a line short: what follows begins another one.
+// A full disk may have cut a line short. Then the next event begins on a new line.
 bool RunLog::open_file() {
     std::error_code failed;  // as the next call says
     std::filesystem::create_directories(folder_, failed);
@@ -82,7 +82,7 @@ bool RunLog::open_file() {
     return true;
 }
 
-// Opens the file first where it is not open, or was removed.
+// Opens the file first if it is not open, or was removed.
 bool RunLog::write(const std::string& text) {
     struct stat status = {};
     if (file_ && fstat(fileno(file_), &status) == 0 && status.st_nlink == 0)
@@ -115,7 +115,7 @@ double RunLog::images_per_second() const { return double(run_.count) / std::max(
 
 void RunLog::event(const char* name, const json& fields) {
     std::lock_guard lock(mutex_);
-    // A stall is told by another thread than the one that writes curves.
+    // Not stalls: another thread reports them, and only one thread may write curves.
     if (tensorboard_ && std::string_view(name) != "stall") tensorboard_->event(name, fields);
     if (path_.empty() && !page_) return;
     const double now =

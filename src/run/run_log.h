@@ -19,22 +19,22 @@ std::string quality_text(const Sums& sums, int classes);
 
 class RunLog {
  public:
-    // Events are appended to `folder`/log.jsonl; "" keeps no file. Lines for people are rank 0's.
-    // tensorboard: events are also shown there.
+    // Appends events to `folder`/log.jsonl; "" for no file. Only rank 0 prints lines for people.
+    // tensorboard: writes curves too.
     RunLog(Log& log, const std::string& folder, int rank, int log_every, int classes,
            bool tensorboard = false);
     ~RunLog();
 
-    // The length of the run, for the time left; `clocks` as they are before it.
+    // Sets the length of the run, for the time left. `clocks`: their values before the run.
     void plan(int64_t epochs, int64_t steps_per_epoch, int64_t total_steps, int64_t first_step,
               const Clocks& clocks);
 
-    // After each step; a line every log_every steps. local: the sums are this rank's own
-    // (Trainer::local). A line about them says so; its event is "local_step". The sums of all ranks
-    // follow at the next average. norm: Trainer::gradient_norm(), logged where it is not 0.
+    // Called after each step. Prints a line every log_every steps. local: the sums are this rank's
+    // own, as Trainer::local says; the line says so too, and the event is "local_step". The sums of
+    // all ranks follow at the next average. norm: Trainer::gradient_norm(), logged if it is not 0.
     void step(const Position& at, int64_t step_in_epoch, const Sums& sums, bool local, double lr,
               const Clocks& clocks, double norm = 0);
-    // The steps until now are done for good; those after the last commit are not, and done again.
+    // commit(): the steps so far are final. rewind(): steps since the last commit are repeated.
     void commit() { kept_ = all_, kept_run_ = run_; }
     void rewind() { all_ = kept_, run_ = kept_run_, own_ = {.clocks = clocks_}; }
     // The sums of the epoch that ended; `cost` of the run so far.
@@ -44,12 +44,12 @@ class RunLog {
     // Any other event, with its fields: {"event": "error", "cause": …}. From any thread.
     void event(const char* name, const nlohmann::json& fields);
 
-    // This rank has another number; from now on events go to `folder`, if it is not "". next_step:
-    // the first that is logged there; not again, if the log of the rank before ends with it.
+    // This rank has a new number. From now on events go to `folder`, unless it is "". next_step:
+    // the first step to log there, unless the log of the rank before already has it.
     void become(int rank, const std::string& folder, int64_t next_step);
-    // From now on `page` gets every event too, on every rank, so that an heir knows what was.
+    // From now on `page` gets every event too. Every rank does this: it may become rank 0.
     void show_on(PageState* page) { page_ = page; }
-    // From now on what goes to the file goes to standard output too.
+    // From now on events in the file go to standard output too.
     void print_events(bool prints) { prints_ = prints; }
 
     double images_per_second() const;  // of the whole run so far
@@ -68,7 +68,7 @@ class RunLog {
                     bool whole_line);
 
     Log& log_;
-    std::mutex mutex_;  // of the file, and of what else shows events
+    std::mutex mutex_;  // guards the file, and whatever else gets events
     void open(const std::string& folder);
     bool open_file();
     bool write(const std::string& text);
@@ -81,9 +81,9 @@ class RunLog {
     int rank_, log_every_, classes_;
     bool line_due_ = false, prints_ = false, fails_ = false;
     double norm_ = 0;
-    int64_t known_step_ = -1;  // the last one that another rank has logged in this file
+    int64_t known_step_ = -1;  // the last step that another rank has logged in this file
     int64_t epochs_ = 0, steps_per_epoch_ = 0, total_steps_ = 0, first_step_ = 0;
-    Window all_, kept_;    // of all ranks, since their last line; at the last commit
+    Window all_, kept_;    // of all ranks, since their last line; kept_: at the last commit
     Window own_;           // of this rank alone, since the last line or average
     Sums run_, kept_run_;  // in the run
     Clocks clocks_;

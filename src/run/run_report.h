@@ -21,9 +21,9 @@ class RunReport {
     void begin(double base_lr);  // before the first step of this process
     bool has_begun() const { return usage_.has_value(); }
     void step(const StepResult& result, double lr);
-    // With the step counted as done. Collective with --page, about once a second.
+    // Called after the step is counted. With --page it is collective, about once per second.
     void after_step(const StepResult& result);
-    // Collective: what all ranks use of their machines goes to the log; RunProgress::spent.
+    // Collective. Logs what all ranks use of their machines, and sets RunProgress::spent.
     void tell_usage();
     void rewind();    // a rank was lost: steps since the last meeting are done again
     void new_ring();  // with other ranks
@@ -48,8 +48,8 @@ class RunReport {
     PageState page_state_;  // --page
     std::unique_ptr<PageServer> page_;
     std::optional<Usage> usage_;
-    Clocks pace_;              // as this ring began, after step
-    int64_t pace_step_ = 0;    // this one
+    Clocks pace_;              // when this ring began, after
+    int64_t pace_step_ = 0;    // this step
     bool is_advised_ = false;  // whether one rank would be faster
 };
 

@@ -68,7 +68,7 @@ void RunTraces::write() {
     }
 }
 
-// By any thread.
+// Any thread may call it.
 static void write_own(const Tracer& tracer, int rank, const std::string& folder, Log& log) {
     if (folder.empty())
         return log.notice("this rank has no run folder for a trace of its last steps");

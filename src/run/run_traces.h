@@ -20,17 +20,17 @@ class RunTraces {
     RunTraces(JobSetup& setup, RunFolder& folder, RunProgress& progress);
     ~RunTraces();
 
-    // The thread that trains may wait in a collective while another thread writes: such a trace is
-    // there even if the rank that all wait for never comes back.
+    // Writes from another thread, because the thread that trains may wait in a collective. So the
+    // trace is written even if the rank that all wait for never comes back.
     void watch_for_stalls();
     // Whether this rank asks the others for a trace, with its next sums.
     bool wants();
-    // After a step. meets: all ranks are at this place. agreed: one of them asks.
+    // Called after a step. meets: all ranks are in the same place. agreed: one wants a trace.
     void step(bool meets, bool agreed);
-    // In a new ring: keeps the last steps of the old one; all write if any rank has kept some.
+    // Called in a new ring. Keeps the last steps of the old ring. All write if any rank keeps some.
     void keep();
     bool has_part() const { return part_.has_value(); }
-    // Collective. A full disk costs the trace, not the run.
+    // Collective. If the disk is full, the trace is missing, but the run continues.
     void write();
     void finish();       // the run ends, perhaps before the last step of --trace
     void write_alone();  // of this rank
@@ -43,7 +43,7 @@ class RunTraces {
     std::atomic<bool> asked_{false}, stalled_{false};  // by SIGUSR2 or --trace
     std::optional<nlohmann::json> part_;               // this rank's part of the next file
     std::atomic<bool> writes_stall_{false};
-    std::jthread stall_writer_;  // the disk may be what stalls, and heartbeats must not wait for it
+    std::jthread stall_writer_;  // the disk may stall, and heartbeats must not wait for it
 };
 
 }  // namespace convoy

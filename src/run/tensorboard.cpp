@@ -45,7 +45,7 @@ double now() {
 class TensorBoard::File {
  public:
     File(Log& log, const fs::path& folder, int64_t next_step) : log_(log) {
-        // Later names come later, also where two processes begin in the same second.
+        // Later files get later names, even if two processes begin in the same second.
         const std::string prefix = "events.out.tfevents.";
         int64_t time = std::time(nullptr);
         std::error_code error;

@@ -3,10 +3,10 @@
 //   RUN/tb/train/events.out.tfevents.<seconds>.<host>.<process>   RUN/tb/val/…: the same names of
 //   curves, so that both lie in one chart
 //
-// A file is records as in a TFRecord (data/shard_writer.h), each a message Event. TensorBoard reads
-// the files of a folder in the order of their names. A process begins with a file of its own, which
-// says the first step that it will do: TensorBoard then drops what older files have from there on.
-// So curves go on without a jump back after --resume, and where another rank takes over.
+// A file is a list of records as in a TFRecord (data/shard_writer.h); each record is an Event
+// message. TensorBoard reads the files of a folder in the order of their names. Each process begins
+// a new file, which gives the first step of this process. TensorBoard then drops later steps of
+// older files. So curves do not jump back after --resume, or when another rank takes over.
 #pragma once
 
 #include <cstdio>
@@ -20,12 +20,12 @@ namespace convoy {
 
 class TensorBoard {
  public:
-    // next_step: the first that this process will do.
+    // next_step: the first step of this process.
     TensorBoard(Log& log, const std::string& run_folder, int64_t next_step);
     ~TensorBoard();
 
-    // Numbers of the events "step", "val" and "regroup" (RunLog::event) become curves; other events
-    // are left out. If a file cannot be written, `log` says so once and the run goes on without it.
+    // Draws the numbers of the events "step", "val" and "regroup" (RunLog::event) and ignores
+    // others. If a file cannot be written, `log` says so once, and the run continues without it.
     void event(const std::string& name, const nlohmann::json& fields);
 
  private:

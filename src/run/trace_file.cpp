@@ -42,7 +42,7 @@ static void add_events(json& events, const Track& track, const TraceEntry& e) {
     if (*name.amount && e.amount > 0)
         slice["args"][name.amount] = name.amount == kGflops ? e.amount / double(ns) : e.amount;
     events.push_back(std::move(slice));
-    // An arrow belongs to the slice that it is in: it ends in the last ns of one that arrives.
+    // An arrow belongs to the slice around its end. At the receiver it ends in the slice's last ns.
     const bool ends = e.name == &kTraceReceive;
     if (e.flow != 0)
         events.push_back({{"ph", ends ? "f" : "s"},
@@ -79,7 +79,7 @@ json trace_part(const Tracer& tracer, int64_t first) {
             overwritten.push_back(track->name);
         events.push_back(meta("thread_name", track->place, "name", track->name));
         events.push_back(meta("thread_sort_index", track->place, "sort_index", track->place));
-        // They were written when they ended; the outer of two that begin together goes first.
+        // Slices are in the order of their ends. Of two that begin together, the outer goes first.
         std::ranges::stable_sort(
             entries, {}, [](const TraceEntry& e) { return std::pair(e.begin, -e.duration); });
         for (const TraceEntry& e : entries)
@@ -95,7 +95,7 @@ static std::string text_of(const json& all) {
     return all.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-// The text of a part, which begins later where it would be longer than `most`.
+// The text of a part. If the text is longer than `most`, the oldest events are dropped.
 static std::string bounded(json& part, size_t most) {
     std::string text;
     while ((text = text_of(part)).size() > most) {
@@ -136,7 +136,7 @@ std::vector<json> gather_trace(Communicator& communicator, json part, const std:
     return parts;
 }
 
-// The newest 8 of those that nobody has asked for.
+// Keeps only the newest 8 traces that nobody asked for.
 static void drop_old_traces(const std::string& folder) {
     std::multimap<std::filesystem::file_time_type, std::filesystem::path> all;
     std::error_code error;  // another thread may do the same

@@ -132,7 +132,7 @@ void TrainRun::train_epoch() {
     }
 }
 
-// By position instead of steps done, which a change of --batch would shift.
+// Computed from the position, because a change of --batch would shift the steps done.
 double TrainRun::learning_rate_now() const {
     const Position& at = progress_.at;
     const int64_t per_epoch = progress_.steps_per_epoch;
@@ -142,7 +142,7 @@ double TrainRun::learning_rate_now() const {
                                              config_.epochs * per_epoch, per_epoch);
 }
 
-// All ranks meet where the weights are about to be used.
+// All ranks meet, because they are about to use the weights.
 StepResult TrainRun::train_step(const Batch& batch, double lr) {
     Position& at = progress_.at;
     const auto begin = Clock::now();
@@ -160,7 +160,7 @@ StepResult TrainRun::train_step(const Batch& batch, double lr) {
     return result;
 }
 
-// If ranks have met, the step is done for good. Otherwise a lost rank would take parts of the state
+// If all ranks have met, the step is final. Otherwise a lost rank would take parts of the state
 // with it.
 void TrainRun::count(const StepResult& result, double lr) {
     if (!result.of_all) return;
@@ -232,7 +232,7 @@ void TrainRun::validate() {
         folder_.try_to_save({progress_.at.epoch + 1, 0, progress_.at.step}, true);
 }
 
-// Ranks agree on a signal with their sums, so after a local step it waits for the next meeting.
+// Ranks agree on a signal with their sums, so after a local step it must wait for a meeting.
 void TrainRun::say_that_it_stops() {
     if (told_to_wait_ || !setup_.job.stop()) return;
     told_to_wait_ = true;

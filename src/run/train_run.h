@@ -1,12 +1,12 @@
 // train_run.h — a training run, from its first step to its last: the loop of epochs, steps and
-// validations. Everything that it works with is in five parts, each of which knows only those
-// before it:
+// validations. It uses these parts. Each part knows only the parts above it:
 //
 //   RunProgress how far the run is                                       (progress.h)
 //   Engine      model, optimizer, loaders and trainer of this rank       (engine.h)
 //   RunFolder   log and checkpoints, on the rank that saves              (run_folder.h)
-//   RunReport   start table, page, usage, last lines; RunTraces: traces  (run_report.h,
-//   run_traces.h) Recovery    the start, lost ranks, ranks that come and go            (recovery.h)
+//   RunReport   start table, page, usage, last lines                     (run_report.h)
+//   RunTraces   what each thread did                                     (run_traces.h)
+//   Recovery    the start, lost ranks, ranks that come and go            (recovery.h)
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ class TrainRun {
     // link: the pre-flight's line about the network. `setup` must outlive the run.
     TrainRun(JobSetup& setup, size_t bucket_bytes, std::string link = "");
     // Trains to the end, or to the step at which all ranks agree to stop. Returns the exit status.
-    // If it fails, the other ranks get the cause and the last whole step is saved. Throws
+    // If it fails, the other ranks get the cause, and the last complete step is saved. Throws
     // SetUpAgain.
     int run();
 
@@ -53,7 +53,7 @@ class TrainRun {
     RunTraces traces_;
     Recovery recovery_;
     const double base_lr_;
-    bool told_to_wait_ = false;                // that a signal waits for the next meeting
+    bool told_to_wait_ = false;                // has said that a signal waits for a meeting
     double smooth_loss_ = 0, least_loss_ = 0;  // with --schedule range
 };
 

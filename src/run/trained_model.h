@@ -1,4 +1,4 @@
-// trained_model.h — a model with its weights and its card, ready to use: eval and predict.
+// trained_model.h — a model with its weights and its model card, ready to use by eval and predict.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,8 @@ struct TrainedModel {
     std::unique_ptr<Model> model;  // planned for batches of max_batch, forward only
 };
 
-// Takes the model that --from means (find_model_file). With several ranks only rank 0 reads it; the
-// others get card and weights over the network. Throws Error.
+// Loads the model that --from names (find_model_file). With several ranks only rank 0 reads the
+// file; the others get card and weights over the network. Throws Error.
 TrainedModel load_trained_model(const Config& config, Communicator& communicator, int max_batch,
                                 Log& log);
 

@@ -43,7 +43,7 @@ static uint64_t read_counter(const std::string& path) {
 }
 
 // One zone per package: intel-rapl:0. Its parts (intel-rapl:0:0, "core" or "dram"), the platform
-// ("psys") and the second way to the same counters (intel-rapl-mmio:0) do not count.
+// zone ("psys") and the second path to the same counters (intel-rapl-mmio:0) are ignored.
 Rapl::Rapl(const std::string& powercap) {
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(powercap, error)) {
@@ -93,8 +93,8 @@ std::string advice_of_network(double own, double waited, double images, double p
     const double here = images * part / own, together = images / (own + waited);
     if (part <= 0 || !(here > 1.1 * together)) return "";
     return fmt::format(
-        "this machine alone would train about {:.0f} img/s, the job trains {:.0f}: it waits for "
-        "the network {:.0f} % of the time. Try --sync diloco:20, a larger --batch, or one machine",
+        "this machine alone would train about {:.0f} img/s, the job trains {:.0f}: the network "
+        "takes {:.0f} % of the time. Try --sync diloco:20, a larger --batch, or one machine",
         here, together, 100 * waited / (own + waited));
 }
 
@@ -119,7 +119,7 @@ void Usage::read() try {
     job_.log.info("energy of this machine not known any more: ", error.what());
 }
 
-// The counters as they are; -1: not known.
+// The current counters; -1: not known.
 Usage::Figures Usage::now(const Clocks& clocks) const {
     timespec cpu{};
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);

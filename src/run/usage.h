@@ -32,33 +32,33 @@ using Amounts = std::map<std::string, double>;
 // "cost 1.23, 0.12 kWh, 48.00 g CO2e"; "" if nothing is known.
 std::string cost_text(const Amounts& amounts);
 
-// What a user can do if this rank alone would be faster than the job, which trained `images`,
-// `part` of them here in `own` seconds besides those that it waited for the network; else "".
+// What a user can do if this rank alone would be faster than the job; else "". The job trained
+// `images`, this rank `part` of them: in `own` seconds, besides `waited` seconds for the network.
 std::string advice_of_network(double own, double waited, double images, double part);
 
-// The energy of all CPU packages of this machine (RAPL, by Linux's powercap; most systems let only
-// root read it). Throws Error if one package cannot be read: a part would pass for all of it.
+// The energy of all CPU packages of this machine (RAPL, by Linux's powercap, often readable by root
+// only). Throws Error if a package is not readable, because a part would look like the total.
 class Rapl {
  public:
     explicit Rapl(const std::string& powercap = "/sys/class/powercap");
-    // Since the construction. The counters start again after some 260 kJ, 15 minutes at 290 W:
-    // calls must not be further apart.
+    // Joules since the construction. The counters wrap after some 260 kJ, which is 15 minutes at
+    // 290 W, so it must be called more often than that.
     double joules();
 
  private:
     struct Package {
         std::string file;
-        uint64_t largest, last;  // microjoules; 0 follows the largest
+        uint64_t largest, last;  // microjoules; after `largest` comes 0
     };
     std::vector<Package> packages_;
     double joules_ = 0;
 };
 
-// What a rank tells of the time since it told it last.
+// What a rank spent since its last report.
 struct Spending {
     std::string machine;           // machine_id()
     double cost = 0, joules = -1;  // 0: no price; -1: not known
-    Amounts before = {};           // of the whole job until then
+    Amounts before = {};           // of the whole job at the last report
 };
 Amounts total_cost(const std::vector<Spending>& ranks, double grams_per_kwh);
 
@@ -66,15 +66,15 @@ Amounts total_cost(const std::vector<Spending>& ranks, double grams_per_kwh);
 class Usage {
  public:
     Usage(JobSession& job, const Clocks& clocks);
-    void read();  // to be called now and then: see Rapl::joules()
-    // Collective, after step `step` on all ranks: spent = the cost of the job until now. Returns
-    // what each rank has used since the last step that was told (log.md has the fields); null if
-    // this step was. If a rank is lost during the call, its interval may count twice.
+    void read();  // must be called regularly: see Rapl::joules()
+    // Collective, after step `step` on all ranks. Sets `spent` to the cost of the job until now.
+    // Returns what each rank has used since the last report (fields: log.md); null if this step was
+    // reported already. If a rank is lost during the call, its interval may count twice.
     nlohmann::json tell(int64_t step, const Clocks& clocks, Amounts& spent);
-    // The step of the next tell() of --page, about a second after the last one, on all ranks.
+    // The step of the next tell() for --page, the same on all ranks, about a second later.
     int64_t next_step() const { return next_step_; }
-    void forget() { last_step_ = -1, next_step_ = 0; }  // newcomers know neither
-    // "used per rank: …", of all ranks together, for the summary; "" if nothing was told.
+    void forget() { last_step_ = -1, next_step_ = 0; }  // newcomers know neither step
+    // "used per rank: …" of all ranks together, for the summary; "" if there was no report.
     std::string text() const;
 
  private:

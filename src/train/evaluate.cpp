@@ -19,8 +19,8 @@ Evaluator::Evaluator(Model& model, Backend& backend, Communicator& communicator,
 
 namespace {
 
-// An image as it is, mirrored, moved down and right by `shift` pixels, or both; and its part of the
-// mean.
+// A view of an image: as it is, mirrored, moved down and right by `shift` pixels, or both. `part`
+// is its weight in the mean.
 struct View {
     bool flip;
     int shift;
@@ -38,7 +38,7 @@ std::vector<View> views_of(Tta tta, InputSize size) {
     return views;
 }
 
-// out = n images as the view shows them; at the edges they are reflected.
+// out = n images as the view shows them. Pixels beyond the edge are mirrored.
 void show(const View& view, const std::vector<float>& images, int n, InputSize size, float* out) {
     const auto [H, W, C] = size;
     const auto reflected = [](int i, int all) {
@@ -120,7 +120,7 @@ Sums Evaluator::run(Loader& loader, int64_t step, const Watch& watch, Log* log, 
     return total;
 }
 
-// The logits of a micro-batch join the mean, which becomes its part.y.
+// Adds the logits of a micro-batch to the mean. Then part.y is the mean.
 void Evaluator::add_view(MicroBatch& part, float weight, bool is_first) {
     const Shape all{model_.max_batch(), 1, 1, part.y.C};
     if (!mean_)

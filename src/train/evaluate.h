@@ -13,8 +13,7 @@ namespace convoy {
 
 class Evaluator {
  public:
-    // The model must be planned. `stop` is polled once per batch. passes: a
-    // pipeline's, or null.
+    // The model must be planned. `stop` is polled once per batch. passes: of a pipeline, or null.
     Evaluator(Model& model, Backend& backend, Communicator& communicator, std::function<int()> stop,
               BatchPasses* passes = nullptr);
 

@@ -18,8 +18,8 @@ namespace convoy {
 double learning_rate(const Config& config, double base, int64_t step, int64_t total,
                      int64_t per_epoch);
 
-// --lr, or if it is 0: for sgd 0.1 at batch 256 with batch norm, 0.01 at batch 128 without
-// (torchvision's recipes), proportional to the batch; 0.001 for adamw; the papers' for the others.
+// --lr if it is not 0. Else for sgd 0.1 at batch 256 with batch norm, 0.01 at batch 128 without it
+// (torchvision's recipes), proportional to the batch; for adamw 0.001; for muon 0.02.
 double base_learning_rate(const Config& config, bool has_batch_norm);
 
 }  // namespace convoy

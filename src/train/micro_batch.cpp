@@ -24,13 +24,13 @@ void group_bounds(std::span<const int32_t> positions, int64_t batch, int group,
     bounds.push_back(int(positions.size()));
 }
 
-// A share that begins within a micro-batch has one more.
+// A share that begins in the middle of a micro-batch has one micro-batch more.
 size_t BatchCutter::most(int images, int max_batch) {
     return size_t(divided(max_batch, images)) + (max_batch > images);
 }
 
-// If shares are unequal, a share may have a third more micro-batches: of four or more parts of the
-// batch, each has over 3/4 of `images`.
+// Unequal shares may have a third more micro-batches than equal shares: if the batch is cut into
+// four or more parts, each part has over 3/4 of `images`.
 BatchCutter::BatchCutter(int images, int max_batch, int bn_group)
     : images_(images),
       bn_group_(bn_group),

@@ -48,13 +48,13 @@ struct MicroBatch {
 // `parts`. bn_group: 0 without batch norm.
 int micro_batch_images(int64_t share, int parts, int bn_group);
 
-// The global batch is cut into as few parts of at most `most` images as possible, whose sizes
-// differ by one at most: the part of image i. It depends on the batch alone, not on the ranks.
+// The part that holds image i, if the global batch is cut into as few parts of at most `most`
+// images as possible. Their sizes differ by at most one. The cut does not depend on the ranks.
 inline int64_t part_of(int64_t i, int64_t batch, int most) {
     return i * ((batch + most - 1) / most) / batch;
 }
-// Bounds, in a rank's images, of the batch norm groups of the global batch, or of `joined` groups
-// each. positions: places in the global batch; group: most images of a group; 0: one group.
+// bounds = where the batch norm groups of the global batch begin and end among this rank's images.
+// joined: so many groups count as one. positions: as in cut(); group: most images; 0: one group.
 void group_bounds(std::span<const int32_t> positions, int64_t batch, int group,
                   std::vector<int>& bounds, int joined = 1);
 
@@ -62,9 +62,9 @@ class BatchCutter {
  public:
     // Micro-batches of at most `images` each, of batches of at most max_batch.
     BatchCutter(int images, int max_batch, int bn_group);
-    // The micro-batches of a batch whose images have these places in the global batch of `batch`
-    // images; none of no images. pass: for all of them; its samples must stay where they are.
-    // Micro-batches with the same number stay at the same address, for recorded steps.
+    // Cuts this rank's part of a batch of `batch` images. positions: places of the rank's images in
+    // the batch; none: no micro-batches. pass: of the whole part; its samples must outlive the
+    // result. Micro-batches with the same number keep their address, for recorded steps.
     std::span<MicroBatch> cut(std::span<const int32_t> positions, int64_t batch, const Pass& pass);
     // The largest number of micro-batches if all ranks have equal shares.
     static size_t most(int images, int max_batch);
@@ -81,8 +81,8 @@ class BatchPasses {
  public:
     using Work = std::function<void(MicroBatch&)>;
     virtual ~BatchPasses() = default;
-    // The batch that this rank helps to train: its own, or the batch that the first stage of its
-    // pipeline has read. Then blocks until the batch has arrived.
+    // The batch that this rank helps to train: its own batch, or the batch of its pipeline's first
+    // stage. In the second case, blocks until that batch has arrived.
     virtual const Batch& take(const Batch& own) { return own; }
     // Calls `forward` and then `backward` for each micro-batch; backward may be empty.
     virtual void run(std::span<MicroBatch> parts, const Work& forward, const Work& backward) {
@@ -91,7 +91,7 @@ class BatchPasses {
             if (backward) backward(part);
         }
     }
-    // If several ranks have the same images: leaves in the counters what this rank alone counts.
+    // If several ranks have the same images, sets counters to 0 that another of these ranks counts.
     virtual void count_once(Counters&) const {}
     virtual int images(const Model& model) const { return std::max(model.planned(), 1); }
     virtual size_t activation_bytes() const { return 0; }  // besides those of the model

@@ -53,8 +53,8 @@ class Optimizer {
     // Muon updates each tensor separately, so this rank must have whole tensors.
     bool by_tensor() const { return options_.kind == OptimizerKind::kMuon; }
 
-    // With --ema, after the first step: exchanges the average and the weights of own params, or
-    // with `all` of all params. Overwrites the gradients. Otherwise does nothing.
+    // With --ema, after the first step: exchanges the average and the weights, of own params or
+    // with `all` of all params. This overwrites the gradients. In all other cases it does nothing.
     void swap_average(bool all = false);
     bool clips() const { return options_.clip_norm > 0; }
 

@@ -122,7 +122,7 @@ void Pipeline::count_once(Counters& counters) const {
     if (stage_ > 0) counters[StepCounters::kSkipped] = 0;
 }
 
-// All micro-batches of the pass come from `rank`, in order.
+// Starts to receive all micro-batches of the pass from `rank`, in order.
 void Pipeline::expect(Crossing& crossing, int rank, std::span<const MicroBatch> parts) {
     for (size_t i = 0; i < parts.size(); ++i) {
         const size_t bytes = crossing.wire[i].first(parts[i].images()).bytes();
@@ -177,7 +177,7 @@ void Pipeline::backward_one(MicroBatch& part, const Work& backward) {
     if (stage_ > 0) send(dx_, number, part.dx, communicator_.rank() - 1);
 }
 
-// A number that is not finite in one stage keeps all of them from updating.
+// If a number in one stage is not finite, no stage updates its weights.
 bool Pipeline::finish() {
     const double waited = reducer_->seconds_waited();
     reducer_->finish();
@@ -214,8 +214,8 @@ bool Pipeline::finish() {
 
 // ---- weights and optimizer state ----------------------------------------------------------------
 
-// Weights and optimizer state of a stage go from rank `from` to all ranks, one tensor at a time;
-// rank 0 and the ranks of the stage keep them.
+// Sends weights and optimizer state of a stage from rank `from` to all ranks, one tensor at a time.
+// Only rank 0 and the ranks of the stage keep them.
 void Pipeline::copy_stage(int stage, int from) {
     const LayerRange layers = stage_of(cuts_, stage);
     const bool keeps = communicator_.rank() == 0 || stage_ == stage;

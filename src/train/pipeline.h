@@ -29,11 +29,11 @@ namespace convoy {
 
 class Pipeline final : public Sync {
  public:
-    // The model is that of this rank's stage, and expects batches as large as its replica's share.
-    // It is not planned: passes are made by twins of it.
+    // The model is this rank's stage, and expects batches as large as its replica's share. The
+    // model must not be planned, because twins of it compute the passes.
     explicit Pipeline(const SyncParts& parts);
 
-    // The first stage reads the batch and tells the next one its labels and sample numbers.
+    // The first stage reads the batch. Each stage sends labels and sample numbers to the next.
     const Batch& take(const Batch& own) override;
     void run(std::span<MicroBatch> parts, const Work& forward, const Work& backward) override;
     void count_once(Counters& counters) const override;
@@ -50,7 +50,7 @@ class Pipeline final : public Sync {
     bool holds_all() const override { return false; }
     std::optional<Twins> twins(bool) override { return Twins{*group_, stage_, stages_}; }
 
-    double seconds_waited() const override { return waited_; }  // for other stages, and replicas
+    double seconds_waited() const override { return waited_; }  // for other stages and replicas
     std::string traffic() const override;
 
  private:
@@ -84,7 +84,7 @@ class Pipeline final : public Sync {
     Crossing x_, y_, dx_, dy_;                    // of this stage
     std::vector<Tensor> inputs_;                  // of a later stage, by micro-batch
     size_t activation_bytes_ = 0;
-    std::vector<uint64_t> meta_;     // what stages tell each other of a batch
+    std::vector<uint64_t> meta_;     // size, labels and sample numbers of a batch
     std::future<void> meta_on_way_;  // to the next stage
     Batch batch_;                    // of a later stage than the first
     double waited_ = 0;

@@ -22,7 +22,7 @@ std::span<std::byte> bytes_of(StepBlock& block) {
     return std::as_writable_bytes(std::span(&block, 1));
 }
 
-// K of --sync async:S:K; a number that is never reached for "none".
+// K of --sync async:S:K. For "none" it is a number that no rank reaches.
 int64_t parse_staleness(const std::string& text) {
     if (text == "none") return std::numeric_limits<int32_t>::max();
     const auto steps = to_number<int32_t>(text);
@@ -33,7 +33,7 @@ int64_t parse_staleness(const std::string& text) {
 }
 }  // namespace
 
-// async:S:0 is server:S. If ranks were lost, there may be fewer than S.
+// async:S:0 is server:S. There may be fewer than S servers after ranks were lost.
 ServerSync::ServerSync(const SyncParts& parts)
     : Sync(parts.communicator),
       async_(parts.config.sync == SyncKind::kAsync && parse_staleness(parts.config.staleness) > 0),
@@ -56,7 +56,7 @@ ServerSync::ServerSync(const SyncParts& parts)
         }
 }
 
-// Ends the server's thread and all messages; then nothing writes to this object any more.
+// Ends the server's thread and all messages. Afterwards nothing writes to this object.
 void ServerSync::close() {
     {
         std::lock_guard lock(mutex_);
@@ -162,7 +162,7 @@ bool ServerSync::finish() {
     return false;
 }
 
-// To this rank's own server.
+// Gives the gradient to the server in this process.
 void ServerSync::push_own() {
     if (!serves()) return;
     std::lock_guard lock(mutex_);
@@ -184,7 +184,7 @@ void ServerSync::expect_answers() {
     }
 }
 
-// The weights after the last push; async: as new as K allows.
+// Waits for the weights after the last push; async: for weights at most K steps old.
 void ServerSync::take_answers() {
     if (!pushed_) return;
     const auto begin = Clock::now();
@@ -205,7 +205,7 @@ void ServerSync::wait(Futures& futures) {
     futures.clear();
 }
 
-// Blocks until come(), which this rank's server brings about. Throws if the server failed.
+// Blocks until come(), which becomes true by this rank's server. Throws if the server failed.
 void ServerSync::wait_for_server(std::unique_lock<std::mutex>& lock,
                                  const std::function<bool()>& come) {
     communicator_.set_waiting(true);
@@ -220,7 +220,7 @@ void ServerSync::wait_for_server(std::unique_lock<std::mutex>& lock,
 
 // ---- a server: a thread -------------------------------------------------------------------------
 
-// The next push of a worker: in buckets, as it sends them, then its StepBlock.
+// Receives the next push of a worker: its buckets in the order of sending, then its StepBlock.
 void ServerSync::expect_push(int w) {
     if (w == me()) return;
     float* const push = workers_[size_t(w)].push.data();

@@ -34,7 +34,7 @@ namespace convoy {
 
 class ServerSync final : public Sync {
  public:
-    // The backend's memory must be the host's. Every rank makes one, once for a ring.
+    // The backend must compute in host memory. Every rank creates one object per ring.
     explicit ServerSync(const SyncParts& parts);
     ~ServerSync() override { close(); }
 
@@ -49,14 +49,14 @@ class ServerSync final : public Sync {
     bool sums_each_step() const override { return !async_; }
     Meeting meeting(int64_t) const override { return Meeting::kLater; }
     void meet(Counters& counters) override;
-    // To the weights and the optimizer state of the last meeting, or of the first begin().
+    // Restores weights and optimizer state of the last meeting, or else of the first begin().
     void rewind() override;
     bool holds_all() const override { return false; }
 
     double seconds_waited() const override { return waited_; }
     std::string traffic() const override;
-    // staleness_mean, staleness_max: updates by other ranks between an answer and the update by the
-    // gradient computed from it; ahead_max: steps ahead of the slowest rank; bytes: sent by all.
+    // staleness_mean, staleness_max: updates by other ranks after a worker got weights, before its
+    // gradient was applied; ahead_max: steps ahead of the slowest rank; bytes: sent by all.
     std::map<std::string, double> measured() const override;
 
  private:
@@ -112,7 +112,7 @@ class ServerSync final : public Sync {
     const Slice mine_;                 // as a server; empty on other ranks
     std::vector<Bucket> buckets_;      // of all slices, from the back
 
-    bool begun_ = false, pushed_ = false;  // pushed: the answers are still to come
+    bool begun_ = false, pushed_ = false;  // pushed_: the answers have not come yet
     int64_t step_ = -1;
     std::vector<bool> is_ready_;  // by order_
     size_t complete_from_ = 0;    // floats of the gradient arena

@@ -27,7 +27,7 @@ std::vector<double> time_layers(const std::string& text, ModelOptions options,
     for (size_t begin = 0, end = 1; begin < outline.size(); begin = end++) {
         while (end < outline.size() && !outline[end].may_begin) ++end;
         options.stage = {begin, end};
-        const auto backend = new_backend();  // with it goes what the layer took
+        const auto backend = new_backend();  // its destructor frees the layer's memory
         Model layers(text, options, *backend);
         layers.plan(images, true);
         Shape shape = outline[begin].input;

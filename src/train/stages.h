@@ -1,6 +1,6 @@
-// stages.h — where a model is cut for a pipeline (pipeline.h): the first layer of each stage. The
-// slowest stage sets the pace, so the layers are timed, and cut where the longest stage is as short
-// as it can be.
+// stages.h — where a model is cut for a pipeline (pipeline.h): the first layer of each stage. A
+// pipeline is as fast as its slowest stage. So the layers are timed, and the cuts make the longest
+// stage as short as possible.
 #pragma once
 
 #include <functional>
@@ -13,19 +13,19 @@
 namespace convoy {
 
 using NewBackend = std::function<std::unique_ptr<Backend>()>;
-// Seconds of each top-level layer, forward and backward, for `images` images. Each layer has a
-// backend of its own, so that a model too large for this machine can be timed.
+// Seconds of each top-level layer, forward and backward, for `images` images. Each layer is timed
+// on a backend of its own, because the whole model may be too large for this machine.
 std::vector<double> time_layers(const std::string& text, ModelOptions options,
                                 const NewBackend& new_backend, int images);
 
-// Cuts the layers into `stages` ranges with the smallest maximum of their sums. Throws Error if
-// there are fewer places to cut.
+// Cuts the layers into `stages` ranges so that the largest sum of seconds in a range is minimal.
+// Throws Error if there are fewer places to cut.
 std::vector<size_t> balanced_cuts(const std::vector<TopLayer>& outline,
                                   const std::vector<double>& seconds, int stages);
 
-// CONVOY_SPLIT, names by commas: a stage ends with each of them. "features.8", "layer2" (all of its
-// layers), or "conv4": the fourth convolution outside blocks, if no layer has this name. Throws
-// Error that lists the names.
+// CONVOY_SPLIT is a list of names with commas. Each name ends a stage: "features.8", "layer2" (all
+// of its layers), or "conv4" (the fourth convolution outside blocks, if no layer has this name).
+// Throws Error that lists the names.
 std::vector<size_t> named_cuts(const std::string& split, const std::vector<TopLayer>& outline,
                                int stages);
 
@@ -33,9 +33,9 @@ struct StagePlan {
     std::vector<size_t> cuts;  // the first layer of each stage
     // "stages 0 to conv3 (52 %), 1 to fc (48 %) of the time; 4 micro-batches of 16 images"
     std::string text;
-    double efficiency;  // of the ranks' compute, with the bubble and the longest stage
+    double efficiency;  // fraction of time in which a rank computes, on average
 };
-// For `replicas` pipelines; by CONVOY_SPLIT, or else balanced_cuts. Throws Error.
+// Plans `replicas` pipelines, cut by CONVOY_SPLIT if set, else by balanced_cuts. Throws Error.
 StagePlan plan_stages(const std::string& text, ModelOptions options, const NewBackend& new_backend,
                       const Config& config, int replicas);
 

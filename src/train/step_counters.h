@@ -38,13 +38,13 @@ inline Sums sums_of(const Counters& counters) {
             int64_t(counters[StepCounters::kSkipped])};
 }
 
-// Added to a rank's signal: it wants a new ring, without the ranks that have SIGTERM.
+// Added to a rank's signal: the rank requests a new ring without the ranks that have SIGTERM.
 constexpr int kNewRing = 256;
 
-// … it wants a trace. It stops nothing.
+// Added to a rank's signal: the rank requests a trace. Training does not stop.
 constexpr int kTraceWish = 512;
 
-// Before a step: a rank's own counters, without loss and hits; none of images: by an empty batch.
+// Sets the counters before a step. The loss and the hits are 0; an empty batch counts no images.
 // wish: SIGINT, SIGTERM or 0, perhaps with kNewRing or kTraceWish.
 inline void set_counters(Counters& counters, const Batch& batch, int wish) {
     std::fill(std::begin(counters), std::end(counters), 0.0f);
@@ -56,8 +56,8 @@ inline void set_counters(Counters& counters, const Batch& batch, int wish) {
     counters[StepCounters::kTrace] = (wish & kTraceWish) != 0;
 }
 
-// What all ranks do after these sums: the signal with which they stop, kNewRing, or 0. An elastic
-// job goes on while any rank is without SIGTERM.
+// What all ranks do after these sums: stop with this signal, form a new ring (kNewRing), or nothing
+// (0). An elastic job continues while any rank has no SIGTERM.
 inline int agreed_wish(const Counters& counters, int world, bool elastic) {
     const int leaving = int(counters[StepCounters::kSigterm]);
     if (leaving > 0 && (!elastic || leaving == world)) return SIGTERM;

@@ -27,7 +27,7 @@ void StepGraph::run(const Pass& pass, Tensor input, const std::function<void()>&
     }
 }
 
-// False: the ops are to be called, and are recorded if recording_.
+// Returns false if the caller must call the ops, which are recorded if recording_.
 bool StepGraph::replay(const Pass& pass, Tensor input) {
     if (mode_ == GraphMode::kOff || input.N == 0) return false;
     const auto known = std::find_if(known_.begin(), known_.end(), [&](const Known& one) {
@@ -60,7 +60,7 @@ void StepGraph::end() {
     recording_ = false;
 }
 
-// Rethrows, unless recording failed and the ops can be called again.
+// Rethrows the error, unless recording failed: then the caller can call the ops again.
 void StepGraph::give_up(const Error& error) {
     if (!recording_) throw;
     recording_ = false;

@@ -25,10 +25,10 @@ class StepGraph {
  public:
     StepGraph(Backend& backend, GraphMode mode) : backend_(backend), mode_(mode) {}
 
-    // Does the ops of a step, which must be the same for the same pass and input. The first time
-    // `ops` is called; the second time what it calls is recorded and replayed; later the recording
-    // is replayed. If recording fails with kAuto, `ops` is called again, now and later without
-    // recording.
+    // Runs the ops of a step. For the same pass and input, `ops` must always call the same ops. The
+    // first call runs `ops`. The second call records and replays them. Later calls replay the
+    // recording. If recording fails with kAuto, this call runs `ops` again, and later calls run
+    // `ops` without recording.
     void run(const Pass& pass, Tensor input, const std::function<void()>& ops);
 
     // The reason why kAuto stopped recording, returned once; else "".

@@ -41,37 +41,37 @@ class Sync : public GradListener, public BatchPasses {
  public:
     explicit Sync(Communicator& communicator) : communicator_(communicator) {}
 
-    // ---- a step, in this order. All block where they wait for other ranks, and throw the
-    // communicator's Error.
-    // The weights are those to begin the step with.
+    // ---- a step: these functions in this order. Each blocks while it waits for other ranks, and
+    // throws the communicator's Error.
+    // Prepares the weights with which the step begins.
     virtual void begin(const Batch&) {}
-    // Statistics and counters are complete, no gradient is. images: the most images of each rank,
-    // the same list on every rank. Then the backward pass calls ready() and take_factors().
+    // Called when statistics and counters are complete, but no gradient is. images: the most images
+    // of each rank, equal on every rank. Then the backward pass calls ready() and take_factors().
     virtual void start(std::span<const int64_t> images) = 0;
-    // True: the gradients hold sums, by which this rank updates its weights. False: servers did.
+    // True: the gradients are sums, and this rank must update its weights. False: servers did it.
     virtual bool finish() = 0;
 
-    // ---- meetings: where weights and optimizer state are complete and equal on all ranks
+    // ---- meetings: after one, weights and optimizer state are complete and equal on all ranks
     enum class Meeting { kAlways, kNow, kLater };
     // kAlways: after every step, so there is nothing to do. kNow: the ranks must meet after this
     // step. kLater: a meeting is needed only before the weights are used or saved.
     virtual Meeting meeting(int64_t /*steps_done*/) const { return Meeting::kAlways; }
-    // Whether the counters of a step are those of all ranks. Otherwise meet() sums them.
+    // Whether a step sums its counters over all ranks. If not, meet() sums them.
     virtual bool sums_each_step() const { return true; }
-    // Called in the same step on every rank. If not sums_each_step(): counters = the sums of all
-    // ranks; they are this rank's own since the last meeting.
+    // Called in the same step on every rank. If not sums_each_step(): `counters` holds this rank's
+    // counts since the last meeting, and becomes the sums over all ranks.
     virtual void meet(Counters& /*counters*/) {}
     // A rank was lost: undoes what this rank has done since the last meeting, if it can be undone.
     virtual void rewind() {}
-    // Weights and optimizer state were replaced, by the same values on every rank.
+    // Called after weights and optimizer state were replaced, by the same values on every rank.
     virtual void changed() {}
     // For ranks that hold different parts of the model: gives each rank its part of rank 0's
     // weights and state, unless they are `fresh`. False: every rank holds the whole model.
     virtual bool scatter(bool /*fresh*/) { return false; }
     // Whether this rank alone has all weights and optimizer state of the last meeting.
     virtual bool holds_all() const { return true; }
-    // The ranks with the same weights and state as this rank after a step; rank r of them is rank
-    // first + r·stride of the job. None: only after a meeting (`met`).
+    // The ranks that have the same weights and state as this rank after a step; their rank r is
+    // rank first + r·stride of the job. Without a meeting (`met`) there may be no such ranks.
     struct Twins {
         Communicator& communicator;
         int first = 0, stride = 1;
@@ -80,14 +80,14 @@ class Sync : public GradListener, public BatchPasses {
         if (!met) return std::nullopt;
         return Twins{communicator_};
     }
-    // Whether weights that ranks compute from the same numbers may differ by rounding.
+    // Whether weights may drift apart by rounding, although all ranks start from the same numbers.
     virtual bool may_drift() const { return false; }
 
     // ---- for people and logs
     virtual double seconds_waited() const = 0;         // for the network, not hidden by compute
     virtual std::string traffic() const = 0;           // what a rank sends, and how
     virtual std::string memory() const { return {}; }  // what the mode needs: ", 12 MB factors"
-    // Whether --sync diloco would send less: it exchanges in every step what could be averaged.
+    // Whether --sync diloco would send less, because this mode sends in every step.
     virtual bool could_average() const { return false; }
     virtual std::map<std::string, double> measured() const { return {}; }  // at the last meeting
 

@@ -66,8 +66,8 @@ void Trainer::forward(MicroBatch& part) {
     part.y = part.model->forward(part.x, part.pass);
 }
 
-// dy = the gradient of the loss by the logits. The gradient of an earlier stage comes from the
-// next.
+// dy = the gradient of the loss with respect to the logits. An earlier stage of a pipeline gets its
+// dy from the next stage.
 void Trainer::loss(MicroBatch& part) {
     if (!part.model->ends()) return;
     const Span span(part.track, kTraceLoss, part.number, 0, part.device);
@@ -77,7 +77,7 @@ void Trainer::loss(MicroBatch& part) {
                                         {part.of(second_labels_), part.of(first_parts_)});
 }
 
-// A rank without images has no backward pass, and replicas send no gradient before the last one.
+// Starts before the backward pass, because a rank without images has none.
 void Trainer::start(const Batch& batch) {
     started_ = true;
     communicator_.set_progress(step_, Phase::kBackward);

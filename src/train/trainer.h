@@ -48,12 +48,12 @@ class Trainer {
     Trainer(const TrainerOptions& options, Backend& backend, Communicator& communicator,
             Model& model, Optimizer& optimizer, std::function<int()> stop);
 
-    // One step over this rank's part of a batch, which may be empty. Blocks. Throws Error if a peer
-    // is lost or the gradient is not finite; then the weights are unchanged. next: copied to the
-    // device meanwhile, or null.
+    // One step over this rank's part of a batch, which may be empty. Blocks. If a peer is lost or
+    // the gradient is not finite, throws Error and leaves the weights unchanged. next: the next
+    // batch, copied to the device meanwhile; or null.
     StepResult step(const Batch& batch, const Position& at, double lr, const Batch* next = nullptr);
-    // After each step, with the position after it. If the mode needs it now, all ranks meet
-    // (sync.h); `must`: because the weights are about to be used, on every rank. Blocks.
+    // Called after each step, with the position after it. All ranks meet (sync.h) if the mode needs
+    // it, or if `must`: every rank is about to use the weights. Blocks.
     void meet(StepResult& result, const Position& at, bool must);
 
     Sync& sync() { return *sync_; }
@@ -98,7 +98,7 @@ class Trainer {
     int stop_agreed_ = 0;
     bool trace_agreed_ = false;
     double gradient_norm_ = 0;
-    Counters own_ = {};  // since the last meeting, if the sums come with it
+    Counters own_ = {};  // since the last meeting, if only meetings sum counters
     Input input_;
     BatchCutter cutter_;
     StepGraph graph_;

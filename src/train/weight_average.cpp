@@ -54,7 +54,7 @@ void WeightAverage::rewind() {
     optimizer_.steps_done = kept_steps_;
 }
 
-// out = weight · (values - kept), returned as the network reads it.
+// out = weight · (values - kept). Returns `out`, or the host's copy for the network.
 std::span<float> WeightAverage::change(const Arena& arena, float weight, float* out) {
     backend_.axpby(weight, arena.values, 0, out, arena.size);
     backend_.axpby(-weight, arena.kept, 1, out, arena.size);
@@ -65,8 +65,8 @@ std::span<float> WeightAverage::change(const Arena& arena, float weight, float* 
     return {host_ ? host_ : out, arena.size};
 }
 
-// The values become their mean over the ranks, in which this rank has `weight`. The gradient arena
-// is used as scratch memory.
+// values = their weighted mean over the ranks; `weight` is this rank's weight. Uses the gradient
+// arena as scratch memory.
 void WeightAverage::average(const Arena& arena, float weight) {
     const auto [values, kept, n] = arena;
     float* scratch = params_.grads;
@@ -79,7 +79,7 @@ void WeightAverage::average(const Arena& arena, float weight) {
         backend_.axpby(1, scratch, 1, values, n);
 }
 
-// The weights move along d, the trained weights by the outer optimizer if there is one.
+// Moves the weights along d. The outer optimizer, if there is one, moves the trained weights.
 void WeightAverage::move_weights(float* d) {
     float* const w = params_.weights;
     size_t stepped = 0;
@@ -104,7 +104,7 @@ void WeightAverage::meet(Counters& counters) {
         std::memcpy(&steps, bytes.data(), sizeof steps);
         most = std::max(most, steps);
     }
-    // The weights come last: what rewind() does not undo, DiLoCo's momentum, changes with them.
+    // The weights come last: DiLoCo's momentum changes with them, and rewind() cannot undo that.
     if (const float all = counters[StepCounters::kCount]; all > 0)
         for (const Arena& arena : arenas_) average(arena, images / all);
     optimizer_.steps_done = most;

@@ -1,5 +1,5 @@
-// weight_average.h — `--sync average:H` and `diloco:H`: each rank trains H steps alone, then the
-// weights move along their mean movement over the ranks.
+// weight_average.h — `--sync average:H` and `diloco:H`: each rank trains H steps alone. Then all
+// ranks move their weights by the mean of the ranks' changes.
 //
 //   rank 0   w ─ step ─ step … step ─ w₀ ─┐                                      ┌─ w' ─ step …
 //   rank 1   w ─ step ─ step … step ─ w₁ ─┴─ d = Σ n_r·(w_r − w) / Σ n_r ─ outer ─┴─ w' ─ step …
@@ -10,15 +10,14 @@
 //             w' = w + LR·(d + M·v)   Nesterov           diloco:H:LR:M, by default 0.7 and 0.9
 //             w' = w + LR·v           SGD                LR = 1, M = 0: average, bit for bit
 //
-// DiLoCo: Douillard et al. (2023). Running statistics and the optimizer's state go to their plain
+// DiLoCo: Douillard et al. (2023). Running statistics and the optimizer's state become their plain
 // mean (momentum: Yu, Jin, Yang, ICML 2019), so a checkpoint holds one state for any number of
-// ranks. v is computed by every rank and does not travel. Ranks send the change since the last
-// average, so a bf16 wire rounds the change and not the weights; every rank ends with the same
-// bits.
+// ranks. Every rank computes v, so v is not sent. Ranks send the change since the last average. So
+// with --wire bf16 the change is rounded, not the weights; every rank ends with the same bits.
 //
 // Cost, N trained floats, W ranks, S optimizer arenas (SGD 1, AdamW 2): each rank sends
 // 2·(W−1)/W · 4·(1+S)·N / H bytes per step, half with --wire bf16; a ring sends 2·(W−1)/W · 4·N.
-// Memory: (1+S)·N floats of the last average, to which a lost rank takes the others back; N for v.
+// Memory: (1+S)·N floats of the last average, which all restore if a rank is lost; N floats for v.
 #pragma once
 
 #include "src/train/grad_reducer.h"
@@ -29,9 +28,9 @@ class WeightAverage final : public Sync {
  public:
     explicit WeightAverage(const SyncParts& parts);
 
-    // The first call keeps weights and optimizer state, which must be equal on all ranks.
+    // The first call stores weights and optimizer state, which must be equal on all ranks.
     void begin(const Batch&) override;
-    // A step is that of a rank alone.
+    // In a step, the rank trains alone.
     void start(std::span<const int64_t> images) override { alone_.start(images); }
     void ready(const Param& param) override { alone_.ready(param); }
     bool finish() override { return alone_.finish(); }
@@ -40,8 +39,8 @@ class WeightAverage final : public Sync {
     Meeting meeting(int64_t steps) const override {
         return steps % every_ == 0 ? Meeting::kNow : Meeting::kLater;
     }
-    // Steps_done becomes the largest of the ranks'. Throws the communicator's Error: then weights
-    // and each optimizer state are either this rank's own or the mean, not a mixture.
+    // Sets steps_done to the largest of all ranks. Throws the communicator's Error: then the
+    // weights, and each optimizer state, are either this rank's own or the mean, not a mixture.
     void meet(Counters& counters) override;
     void rewind() override;
     void changed() override { begun_ = false; }
