@@ -42,8 +42,8 @@ class Source {
         return sizes.empty() ? std::vector<uint64_t>{size()} : sizes;
     }
     // Hints, for shards that are fetched whole. plan(): an epoch will read from `position` on, by
-    // these visits; without any, one shard after the other. Throws Error if the shards that are
-    // read at the same time do not fit the cache. pass(): all positions before this one were read.
+    // these visits; if there are none, one shard after the other. Throws Error if shards that are
+    // read at the same time do not fit the cache. pass(): all positions before this were read.
     virtual void plan(std::vector<Visit> /*visits*/, uint64_t /*position*/) const {}
     virtual void pass(uint64_t /*position*/) const {}
     // A hash of classes, names, sizes and order: equal on ranks that see the same data, even if it
@@ -55,8 +55,8 @@ class Source {
         read(i, all);
         return all.size();
     }
-    // A number that depends on sample i alone, not on which other samples there are. --val-split
-    // draws by it.
+    // A number that depends only on sample i, not on the other samples. --val-split uses it to
+    // choose.
     virtual uint64_t key(size_t i) const { return i; }
 
     const std::vector<uint64_t>& shard_begins() const { return shard_begins_; }
@@ -64,7 +64,7 @@ class Source {
     uint64_t damaged() const { return damaged_; }
     // Which samples, and why; the first ones of each shard.
     virtual std::vector<std::string> faults() const { return {}; }
-    // Files among the samples that are not samples. No fault, but the user may expect otherwise.
+    // Files among the samples that are not samples. This is no fault, but users may not expect it.
     const LeftOut& left_out() const { return left_out_; }
 
  protected:
@@ -86,7 +86,7 @@ class Source {
 
 using SourcePtr = std::shared_ptr<const Source>;
 
-// Another source with something changed: everything that is not overridden is passed on to it.
+// A source that wraps another source. All calls that are not overridden go to the other source.
 class ChangedSource : public Source {
  public:
     explicit ChangedSource(SourcePtr source) : source_(std::move(source)) {
