@@ -17,9 +17,7 @@
 // "Cost" counts a multiply-add as two operations, and the numbers read from or written to memory.
 #pragma once
 
-#include <concepts>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -50,6 +48,7 @@ struct Window {
 // An activation function. Its gradient is computed from its output y, or from its input x.
 struct Activation {
     enum Kind {
+        kNone,         // x
         kRelu,         // max(0, x)
         kRelu6,        // min(6, max(0, x))
         kLeakyRelu,    // x < 0 ? slope·x : x
@@ -61,21 +60,9 @@ struct Activation {
     } kind = kRelu;
     float slope = 0;  // not negative
     constexpr bool needs_x() const { return kind >= kSilu; }
-};
-
-// The activation that batch norm applies to its output: min(most, max(0, ·)).
-struct Clamp {
-    float most = 0;  // infinity: relu; 6: relu6; 0: no activation
-
-    constexpr Clamp() = default;
-    template <std::same_as<bool> Bool>
-    constexpr Clamp(Bool relu) : most(relu ? std::numeric_limits<float>::infinity() : 0) {}
-    static constexpr Clamp at(float most) {
-        Clamp clamp;
-        clamp.most = most;
-        return clamp;
-    }
-    constexpr explicit operator bool() const { return most > 0; }
+    // Whether batch norm can apply it to its output.
+    constexpr bool fits_norm() const { return kind <= kRelu6 || needs_x(); }
+    constexpr explicit operator bool() const { return kind != kNone; }
 };
 
 // Batch norm takes its statistics over groups of images. Group g is images [bounds[g], bounds[g+1])
@@ -205,8 +192,10 @@ class Backend {
 
     // dx[n,h,w,c] = Σ dy[n,p,q,k] · w[k,r,s,c] over all (p,q,k,r,s) that read x[n,h,w,c]
     //   With a mask (of x's shape) dx is 0 where mask <= 0. If x is the output of a relu, x is the
-    //   mask: this saves the pass of relu_grad.                                Cost as conv2d.
-    virtual void conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) = 0;
+    //   mask: this saves the pass of relu_grad. If add: dx += instead of =, for a w that is not
+    //   depthwise, without a mask.                                             Cost as conv2d.
+    virtual void conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx,
+                               bool add = false) = 0;
 
     // dw[k,r,s,c] += Σ_npq dy[n,p,q,k] · x[n, p·stride+r−pad, q·stride+s−pad, c]
     // db[k]       += Σ_npq dy[n,p,q,k]           (skipped if null)              Cost as conv2d.
@@ -236,26 +225,30 @@ class Backend {
     // y = act(gamma·(x − mean)·rstd + beta + residual)         residual may be null (not added)
     //   mean_rstd from moments(x) for the same groups; x, y, residual N×H×W×C. y may be x or
     //   residual; batch_norm_grad then has no x to read.      Cost 1 read of x, 1 write of y.
+    //   act.fits_norm(), and is none, relu or relu6 if there is a residual.
     virtual void batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd,
-                            const float* gamma, const float* beta, Tensor residual, Clamp act,
+                            const float* gamma, const float* beta, Tensor residual, Activation act,
                             Tensor y) = 0;
 
-    // With dz = dy, or with act: dz = dy where 0 < y < most, else 0; and x̂ = (x − mean)·rstd:
+    // With x̂ = (x − mean)·rstd and z = gamma·x̂ + beta:
+    //   dz = dy·act'(z), computed again from x; with a residual dz = dy·act'(y)
     //   dgamma += Σ dz·x̂     dbeta += Σ dz     (each may be null: frozen)
     //   dx = gamma·rstd·(dz − mean_g(dz) − x̂·mean_g(dz·x̂))    mean_g over the M values of the group
-    //   dresidual = dz                                          (skipped if null; may be dy)
-    //   y is read only with act. dx may be dy, unless dresidual is dy.
+    //   dresidual = dz                          (null: there was no residual; may be dy)
+    //   y is read only with act and dresidual. dx may be dy, unless dresidual is dy.
     virtual void batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups,
-                                 const float* gamma, Clamp act, const float* mean_rstd, Tensor dx,
-                                 Tensor dresidual, float* dgamma, float* dbeta) = 0;
+                                 const float* gamma, const float* beta, Activation act,
+                                 const float* mean_rstd, Tensor dx, Tensor dresidual, float* dgamma,
+                                 float* dbeta) = 0;
 
     // y = act(gamma·(x − mean)/√(var + eps) + beta + residual): batch_norm with fixed statistics.
     virtual void batch_norm_eval(Tensor x, const float* gamma, const float* beta, const float* mean,
-                                 const float* var, Tensor residual, Clamp act, float eps,
+                                 const float* var, Tensor residual, Activation act, float eps,
                                  Tensor y) = 0;
     // dx = dz·gamma/√(var + eps), dz and dresidual as in batch_norm_grad; for frozen layers.
-    virtual void batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, const float* var,
-                                      Clamp act, float eps, Tensor dx, Tensor dresidual) = 0;
+    virtual void batch_norm_eval_grad(Tensor x, Tensor y, Tensor dy, const float* gamma,
+                                      const float* beta, const float* mean, const float* var,
+                                      Activation act, float eps, Tensor dx, Tensor dresidual) = 0;
 
     // ---- elementwise and pooling -----------------------------------------------------------
 
@@ -282,7 +275,8 @@ class Backend {
 
     // Adaptive average: y[n,p,q,c] = mean of x over rows [⌊p·H/P⌋, ⌈(p+1)·H/P⌉), columns likewise.
     virtual void avg_pool(Tensor x, Tensor y) = 0;
-    virtual void avg_pool_grad(Tensor dy, Tensor dx) = 0;
+    // If add: dx += instead of =.
+    virtual void avg_pool_grad(Tensor dy, Tensor dx, bool add = false) = 0;
 
     // Dropout, in place: x[n,i] = keep(n,i) ? x[n,i]/(1−p) : 0, where keep(n,i) is
     //   uniform draw i of Random(seed, epoch, sample_ids[n], purpose) >= p.

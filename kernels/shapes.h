@@ -62,6 +62,11 @@ inline void check_linear(Tensor x, Tensor w, Tensor y) {
     ENSURE(y.shape() == want, "y is ", y.shape().text(), ", want ", want.text());
 }
 
+inline void check_grad_x(Tensor dx, Tensor w, Tensor mask, bool add) {
+    check_mask(mask, dx);
+    ENSURE(!add || !(mask || is_depthwise(dx, w)), "dx += with a mask or a depthwise w");
+}
+
 inline void check_max_pool(Shape x, Window window, Shape y) {
     ENSURE(window.size_h > 0 && window.size_w > 0 && window.stride_h > 0 && window.stride_w > 0,
            "window is ", window.size_h, "x", window.size_w);
@@ -92,22 +97,24 @@ inline void check_groups(Tensor x, GroupBounds groups) {
            groups.empty() ? -1 : groups.back());
 }
 
-inline void check_batch_norm(Tensor x, Tensor residual, Tensor y) {
+inline void check_norm_activation(Activation act, bool has_residual) {
+    ENSURE(act.fits_norm() && !(has_residual && act.needs_x()), "batch norm",
+           has_residual ? " with a residual" : "", " cannot apply activation ", int(act.kind));
+}
+
+inline void check_batch_norm(Tensor x, Tensor residual, Activation act, Tensor y) {
+    check_norm_activation(act, bool(residual));
     check_same("x", x, "y", y);
     if (residual) check_same("x", x, "residual", residual);
 }
 
-inline void check_batch_norm_eval_grad(Tensor y, Tensor dy, Clamp act, Tensor dx,
-                                       Tensor dresidual) {
-    check_same("dx", dx, "dy", dy);
-    if (act) check_same("y", y, "dy", dy);
-    if (dresidual) check_same("dresidual", dresidual, "dy", dy);
-}
-
-inline void check_batch_norm_grad(Tensor x, Tensor y, Tensor dy, Clamp act, Tensor dx,
+inline void check_batch_norm_grad(Tensor x, Tensor y, Tensor dy, Activation act, Tensor dx,
                                   Tensor dresidual) {
+    check_norm_activation(act, bool(dresidual));
     check_same("x", x, "dy", dy);
-    check_batch_norm_eval_grad(y, dy, act, dx, dresidual);
+    check_same("dx", dx, "dy", dy);
+    if (dresidual && act) check_same("y", y, "dy", dy);
+    if (dresidual) check_same("dresidual", dresidual, "dy", dy);
     ENSURE(dx.data != dy.data || dresidual.data != dy.data || !dy.data,
            "dx and dresidual are both dy");
 }

@@ -88,7 +88,7 @@ inline std::unique_ptr<Backend> each_direct(int threads, Precision precision = P
     return std::make_unique<ThroughDevice>(std::move(backend));
 }
 
-// All three passes, with and without bias, relu, mask and gradient of the bias.
+// All three passes, with and without bias, relu, mask, sum and gradient of the bias.
 inline void check_conv(Backend& backend, Precision precision, const ConvCase& c) {
     const Window window = c.window;
     const Shape xs = c.x, ws{c.K, window.size_h, window.size_w, c.depthwise ? 1 : xs.C};
@@ -128,6 +128,13 @@ inline void check_conv(Backend& backend, Precision precision, const ConvCase& c)
                               mask.empty() ? Tensor{} : view(mask, xs), view(dx, xs));
         const auto want = reference::conv2d_grad_x(DY, W, window, xs, mask);
         CHECK_CLOSE(dx.span(), want.v, sum_tolerance(terms) + storage_tolerance(precision, want.v));
+    }
+    if (!c.depthwise) {
+        Guarded dx(rounded(x, precision));
+        backend.conv2d_grad_x(view(dy, ys), view(w, ws), window, nullptr, view(dx, xs), true);
+        auto want = reference::conv2d_grad_x(DY, W, window, xs, {}).v;
+        for (size_t i = 0; i < want.size(); ++i) want[i] += X.v[i];
+        CHECK_CLOSE(dx.span(), want, sum_tolerance(terms + 1) + storage_tolerance(precision, want));
     }
     const std::vector<float> dw0 = random_floats(w.size(), 5);
     Guarded dw(dw0), db(b), again(dw0);

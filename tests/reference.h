@@ -114,18 +114,54 @@ inline std::vector<double> column_sums(const Array& x) {
     return sums;
 }
 
+// An activation function and its derivative at x.
+inline double activated(double x, Activation f) {
+    const double hard = std::clamp(x / 6 + 0.5, 0.0, 1.0), sigmoid = 1 / (1 + std::exp(-x));
+    switch (f.kind) {
+        case Activation::kNone: return x;
+        case Activation::kRelu: return std::max(x, 0.0);
+        case Activation::kRelu6: return std::clamp(x, 0.0, 6.0);
+        case Activation::kLeakyRelu: return x > 0 ? x : f.slope * x;
+        case Activation::kElu: return x > 0 ? x : f.slope * std::expm1(x);
+        case Activation::kSigmoid: return sigmoid;
+        case Activation::kHardSigmoid: return hard;
+        case Activation::kSilu: return x * sigmoid;
+        case Activation::kHardSwish: return x * hard;
+    }
+    return 0;
+}
+inline double activation_slope(double x, Activation f) {
+    const double sigmoid = 1 / (1 + std::exp(-x)), off = 1 / (1 + std::exp(x));
+    switch (f.kind) {
+        case Activation::kNone: return 1;
+        case Activation::kRelu: return x > 0;
+        case Activation::kRelu6: return x > 0 && x < 6;
+        case Activation::kLeakyRelu: return x > 0 ? 1 : f.slope;
+        case Activation::kElu: return x > 0 ? 1 : f.slope * std::exp(x);
+        case Activation::kSigmoid: return sigmoid * off;
+        case Activation::kHardSigmoid: return std::abs(x) < 3 ? 1 / 6.0 : 0.0;
+        case Activation::kSilu: return sigmoid * (1 + x * off);
+        case Activation::kHardSwish: return x <= -3 ? 0 : x >= 3 ? 1 : x / 3 + 0.5;
+    }
+    return 0;
+}
+
 struct Normed {
     std::vector<double> mean, rstd;  // [group][channel]
     std::vector<double> sums;        // added to Moments::sums
-    Array y, xhat;
+    Array y, xhat, z;                // z: before the activation
 };
 
 inline Normed batch_norm(const Array& x, const std::vector<int>& bounds,
                          const std::vector<float>& gamma, const std::vector<float>& beta,
-                         const std::vector<float>& residual, Clamp act, double eps) {
+                         const std::vector<float>& residual, Activation act, double eps) {
     const int C = x.shape.C, image = x.shape.H * x.shape.W, G = int(bounds.size()) - 1;
-    Normed out{std::vector<double>(size_t(G) * C), std::vector<double>(size_t(G) * C),
-               std::vector<double>(2 * C, 0.0), Array(x.shape), Array(x.shape)};
+    Normed out{std::vector<double>(size_t(G) * C),
+               std::vector<double>(size_t(G) * C),
+               std::vector<double>(2 * C, 0.0),
+               Array(x.shape),
+               Array(x.shape),
+               Array(x.shape)};
     for (int g = 0; g < G; ++g)
         for (int c = 0; c < C; ++c) {
             const int images = bounds[g + 1] - bounds[g];
@@ -142,9 +178,9 @@ inline Normed batch_norm(const Array& x, const std::vector<int>& bounds,
             for (size_t i = begin; i < end; ++i) {
                 const size_t at = i * C + c;
                 out.xhat.v[at] = (x.v[at] - mean) * rstd;
-                double y = gamma[c] * out.xhat.v[at] + beta[c];
-                if (!residual.empty()) y += residual[at];
-                out.y.v[at] = act ? std::clamp(y, 0.0, double(act.most)) : y;
+                double& z = out.z.v[at] = gamma[c] * out.xhat.v[at] + beta[c];
+                if (!residual.empty()) z += residual[at];
+                out.y.v[at] = activated(z, act);
             }
         }
     return out;

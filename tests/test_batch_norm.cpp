@@ -7,6 +7,7 @@ TEST_SUITE_BEGIN("device");
 namespace {
 
 constexpr float kEps = 1e-5f;
+constexpr int kSize = 4;  // of gamma, beta and the residual, so that some outputs are above 6
 
 struct Case {
     Shape x;
@@ -24,12 +25,14 @@ const Case kCases[] = {
 };
 
 // x̂ is of size ~1 for any x, but with M = 1 it is 0 and rstd is 1/√eps ≈ 316.
-double tolerance_of(const Case& c) { return sum_tolerance(32, c.x.N * c.x.H * c.x.W == 1 ? 4 : 1); }
+double tolerance_of(const Case& c) {
+    return sum_tolerance(32, kSize * (c.x.N * c.x.H * c.x.W == 1 ? 4 : 1));
+}
 
 // Both passes of batch norm in training, one after the other.
 void normalise(Backend& backend, Tensor x, GroupBounds groups, const float* gamma,
-               const float* beta, Tensor residual, Clamp act, float eps, Tensor y, float* mean_rstd,
-               float* sums) {
+               const float* beta, Tensor residual, Activation act, float eps, Tensor y,
+               float* mean_rstd, float* sums) {
     backend.moments(x, {groups, eps, mean_rstd, sums});
     backend.batch_norm(x, groups, mean_rstd, gamma, beta, residual, act, y);
 }
@@ -40,12 +43,29 @@ struct Problem {
           gamma(random_floats(c.x.C, 2)),
           beta(random_floats(c.x.C, 3)),
           residual(rounded(random_floats(c.x.elems(), 4), precision)),
-          dy(rounded(random_floats(c.x.elems(), 5), precision)) {}
+          dy(rounded(random_floats(c.x.elems(), 5), precision)) {
+        for (auto* part : {&gamma, &beta, &residual})
+            for (float& v : *part) v *= kSize;
+    }
     std::vector<float> x, gamma, beta, residual, dy;
 };
 
-// No activation, relu, and one with an upper end that many outputs reach.
-constexpr Clamp kActs[] = {false, true, Clamp::at(0.25f)};
+struct Act {
+    Activation f;
+    bool residual;
+};
+constexpr Act kActs[] = {{{Activation::kNone}, false},  {{Activation::kNone}, true},
+                         {{Activation::kRelu}, false},  {{Activation::kRelu}, true},
+                         {{Activation::kRelu6}, false}, {{Activation::kRelu6}, true},
+                         {{Activation::kSilu}, false},  {{Activation::kHardSwish}, false}};
+
+// dy = 0 where z is so near to a bend of the activation that rounding decides on which side it is.
+void leave_out_bends(const std::vector<double>& z, Precision precision, std::vector<float>& dy) {
+    const double near = precision == Precision::kBf16 ? 0.05 : 1e-3;
+    for (size_t i = 0; i < z.size(); ++i)
+        for (const double bend : {-3.0, 0.0, 3.0, 6.0})
+            if (std::abs(z[i] - bend) < near) dy[i] = 0;
+}
 
 // Output, statistics and sums.
 void check_forward(Backend& backend, Precision precision) {
@@ -53,8 +73,7 @@ void check_forward(Backend& backend, Precision precision) {
         CAPTURE(c.x.text());
         Problem p(c, precision);
         const int C = c.x.C, G = int(c.bounds.size()) - 1;
-        for (const Clamp act : kActs) {
-            const bool full = bool(act);
+        for (const auto& [act, full] : kActs) {
             const auto want =
                 reference::batch_norm({c.x, p.x}, c.bounds, p.gamma, p.beta,
                                       full ? p.residual : std::vector<float>{}, act, kEps);
@@ -85,18 +104,19 @@ void check_grad(Backend& backend, Precision precision) {
         CAPTURE(c.x.text());
         Problem p(c, precision);
         const int C = c.x.C, G = int(c.bounds.size()) - 1, image = c.x.H * c.x.W;
-        for (const Clamp act : kActs) {
-            const bool full = bool(act);
+        for (const auto& [act, full] : kActs) {
             const auto made =
                 reference::batch_norm({c.x, p.x}, c.bounds, p.gamma, p.beta,
                                       full ? p.residual : std::vector<float>{}, act, kEps);
             const std::vector<float> exact(made.y.v.begin(), made.y.v.end());
             std::vector<float> y = rounded(exact, precision);
             std::vector<float> mean_rstd(size_t(2) * G * C);
-            std::vector<double> dz(p.dy.begin(), p.dy.end()), want(dz.size());
+            std::vector<float> dy = p.dy;
+            leave_out_bends(made.z.v, precision, dy);
+            std::vector<double> dz(dy.begin(), dy.end()), want(dz.size());
             std::vector<double> want_dgamma(C, 0.25), want_dbeta(C, 0.25);
             for (size_t i = 0; i < dz.size(); ++i)
-                if (full && (y[i] <= 0 || y[i] >= act.most)) dz[i] = 0;
+                dz[i] *= reference::activation_slope(made.z.v[i], act);
             double steepest = 0;
             for (int g = 0; g < G; ++g)
                 for (int ch = 0; ch < C; ++ch) {
@@ -119,19 +139,21 @@ void check_grad(Backend& backend, Precision precision) {
                 }
             const double tolerance = sum_tolerance(32, std::max(1.0, steepest));
             Guarded dx(c.x.elems()), dres(c.x.elems()), dgamma(C, 0.25f), dbeta(C, 0.25f);
-            backend.batch_norm_grad(view(p.x, c.x), view(y, c.x), view(p.dy, c.x), c.bounds,
-                                    p.gamma.data(), act, mean_rstd.data(), view(dx, c.x),
-                                    full ? view(dres, c.x) : Tensor{}, dgamma.data(), dbeta.data());
+            backend.batch_norm_grad(view(p.x, c.x), view(y, c.x), view(dy, c.x), c.bounds,
+                                    p.gamma.data(), p.beta.data(), act, mean_rstd.data(),
+                                    view(dx, c.x), full ? view(dres, c.x) : Tensor{}, dgamma.data(),
+                                    dbeta.data());
             check_stored(dx.span(), want, tolerance, precision, "batch_norm_grad");
             if (full) CHECK_CLOSE(dres.span(), dz, 0.0);
             const double sum_terms = 130 + double(c.x.N) * image / 128;
             CHECK_CLOSE(dgamma.span(), want_dgamma, sum_tolerance(sum_terms, 2));
             CHECK_CLOSE(dbeta.span(), want_dbeta, sum_tolerance(sum_terms));
 
-            std::vector<float> dy = p.dy;  // in place, and frozen gamma and beta
+            // In place, and frozen gamma and beta.
             backend.batch_norm_grad(view(p.x, c.x), view(y, c.x), view(dy, c.x), c.bounds,
-                                    p.gamma.data(), act, mean_rstd.data(), view(dy, c.x), nullptr,
-                                    nullptr, nullptr);
+                                    p.gamma.data(), p.beta.data(), act, mean_rstd.data(),
+                                    view(dy, c.x), full ? view(dres, c.x) : Tensor{}, nullptr,
+                                    nullptr);
             CHECK(dy == std::vector<float>(dx));
         }
     }
@@ -142,27 +164,33 @@ void check_eval(Backend& backend, Precision precision) {
     Problem p({shape, {0, 3}}, precision);
     std::vector<float> mean = random_floats(21, 7), var = random_floats(21, 8);
     for (float& v : var) v = std::abs(v) + 0.1f;
-    for (const Clamp act : kActs) {
-        const bool full = bool(act);
+    for (const auto& [act, full] : kActs) {
         Guarded y(shape.elems()), dx(shape.elems()), dres(shape.elems());
         backend.batch_norm_eval(view(p.x, shape), p.gamma.data(), p.beta.data(), mean.data(),
                                 var.data(), full ? view(p.residual, shape) : Tensor{}, act, kEps,
                                 view(y, shape));
-        backend.batch_norm_eval_grad(view(y, shape), view(p.dy, shape), p.gamma.data(), var.data(),
-                                     act, kEps, view(dx, shape),
-                                     full ? view(dres, shape) : Tensor{});
-        std::vector<double> want(p.x.size()), want_dx(p.x.size()), want_dz(p.x.size());
-        for (size_t i = 0; i < want.size(); ++i) {
-            const int c = int(i % 21);
-            const double scale = p.gamma[c] / std::sqrt(double(var[c]) + kEps);
-            want[i] = (double(p.x[i]) - mean[c]) * scale + p.beta[c] + (full ? p.residual[i] : 0);
-            if (full) want[i] = std::clamp(want[i], 0.0, double(act.most));
-            want_dz[i] = full && (y.data()[i] <= 0 || y.data()[i] >= act.most) ? 0 : p.dy[i];
-            want_dx[i] = want_dz[i] * scale;
+        std::vector<double> z(p.x.size()), want, want_dx(p.x.size()), want_dz(p.x.size());
+        const auto scale = [&](size_t i) {
+            return p.gamma[i % 21] / std::sqrt(double(var[i % 21]) + kEps);
+        };
+        for (size_t i = 0; i < z.size(); ++i) {
+            z[i] = (double(p.x[i]) - mean[i % 21]) * scale(i) + p.beta[i % 21] +
+                   (full ? p.residual[i] : 0);
+            want.push_back(reference::activated(z[i], act));
         }
-        check_stored(y.span(), want, sum_tolerance(8, 7), precision,
+        std::vector<float> dy = p.dy;
+        leave_out_bends(z, precision, dy);
+        for (size_t i = 0; i < z.size(); ++i) {
+            want_dz[i] = dy[i] * reference::activation_slope(z[i], act);
+            want_dx[i] = want_dz[i] * scale(i);
+        }
+        backend.batch_norm_eval_grad(view(p.x, shape), view(y, shape), view(dy, shape),
+                                     p.gamma.data(), p.beta.data(), mean.data(), var.data(), act,
+                                     kEps, view(dx, shape), full ? view(dres, shape) : Tensor{});
+        check_stored(y.span(), want, sum_tolerance(8, 7 * kSize), precision,
                      "batch_norm_eval");  // (x − mean)·scale is below 2/√0.1
-        check_stored(dx.span(), want_dx, sum_tolerance(2, 4), precision, "batch_norm_eval_grad");
+        check_stored(dx.span(), want_dx, sum_tolerance(8, 4 * kSize), precision,
+                     "batch_norm_eval_grad");
         if (full) CHECK_CLOSE(dres.span(), want_dz, 0.0);
     }
 }
@@ -189,11 +217,11 @@ TEST_CASE("batch_norm takes the bounds of the groups as they are at each call") 
     std::vector<int> bounds = c.bounds;
     for (int middle : {1, 3, 3, 2}) {
         bounds[1] = middle;
-        const auto want =
-            reference::batch_norm({c.x, p.x}, bounds, p.gamma, p.beta, {}, false, kEps);
+        const auto want = reference::batch_norm({c.x, p.x}, bounds, p.gamma, p.beta, {},
+                                                {Activation::kNone}, kEps);
         Guarded y(c.x.elems()), mean_rstd(size_t(4) * 8), sums(size_t(2) * 8, 0.0f);
-        normalise(*backend, view(p.x, c.x), bounds, p.gamma.data(), p.beta.data(), nullptr, false,
-                  kEps, view(y, c.x), mean_rstd.data(), sums.data());
+        normalise(*backend, view(p.x, c.x), bounds, p.gamma.data(), p.beta.data(), nullptr,
+                  {Activation::kNone}, kEps, view(y, c.x), mean_rstd.data(), sums.data());
         CHECK_CLOSE(y.span(), want.y.v, tolerance_of(c));
     }
 }
@@ -208,9 +236,10 @@ TEST_CASE("batch_norm keeps its digits with a large mean and a tiny variance") {
     const std::vector<int> bounds{0, 4};
     const std::vector<float> gamma(5, 1.0f), beta(5, 0.0f);
     std::vector<float> mean_rstd(10), sums(10, 0.0f);
-    normalise(*backend, view(x, shape), bounds, gamma.data(), beta.data(), nullptr, false, kEps,
-              view(y, shape), mean_rstd.data(), sums.data());
-    const auto want = reference::batch_norm({shape, x}, bounds, gamma, beta, {}, false, kEps);
+    normalise(*backend, view(x, shape), bounds, gamma.data(), beta.data(), nullptr,
+              {Activation::kNone}, kEps, view(y, shape), mean_rstd.data(), sums.data());
+    const auto want =
+        reference::batch_norm({shape, x}, bounds, gamma, beta, {}, {Activation::kNone}, kEps);
     CHECK_CLOSE(y, want.y.v, 0x1p-15 * 110 + 1e-5);
     for (int c = 0; c < 5; ++c)
         CHECK(mean_rstd[5 + c] == doctest::Approx(want.rstd[c]).epsilon(1e-5));
@@ -223,7 +252,7 @@ TEST_CASE("batch_norm works in place of x and of the residual") {
     std::vector<float> y(p.x.size()), mean_rstd(38), sums(38, 0.0f);
     const auto run = [&](std::vector<float>& x, std::vector<float>& residual, Tensor out) {
         normalise(*backend, view(x, c.x), c.bounds, p.gamma.data(), p.beta.data(),
-                  view(residual, c.x), true, kEps, out, mean_rstd.data(), sums.data());
+                  view(residual, c.x), {}, kEps, out, mean_rstd.data(), sums.data());
     };
     run(p.x, p.residual, view(y, c.x));
     std::vector<float> x = p.x, residual = p.residual;
@@ -237,31 +266,33 @@ TEST_CASE("batch_norm works in place of x and of the residual") {
 // measured at 6e-4 in double; the rounding of y adds 1e-5.
 TEST_CASE("batch_norm_grad matches finite differences") {
     auto backend = each_backend(1);
-    const Shape shape{4, 2, 3, 2};
-    const std::vector<int> bounds{0, 2, 4};
-    Problem p({shape, bounds});
-    std::vector<float> y(p.x.size()), mean_rstd(8), sums(4), dx(p.x.size());
-    const auto loss = [&] {
-        normalise(*backend, view(p.x, shape), bounds, p.gamma.data(), p.beta.data(), nullptr, false,
-                  kEps, view(y, shape), mean_rstd.data(), sums.data());
-        double sum = 0;
-        for (size_t i = 0; i < y.size(); ++i) sum += double(y[i]) * p.dy[i];
-        return sum;
-    };
-    loss();
-    backend->batch_norm_grad(view(p.x, shape), view(y, shape), view(p.dy, shape), bounds,
-                             p.gamma.data(), false, mean_rstd.data(), view(dx, shape), nullptr,
-                             nullptr, nullptr);
-    std::vector<double> want;
-    for (float& v : p.x) {
-        const float before = v;
-        v = before + 0x1p-6f;
-        const double up = loss();
-        v = before - 0x1p-6f;
-        want.push_back((up - loss()) * 0x1p5);
-        v = before;
+    for (const Activation act : {Activation{Activation::kNone}, Activation{Activation::kSilu}}) {
+        const Shape shape{4, 2, 3, 2};
+        const std::vector<int> bounds{0, 2, 4};
+        Problem p({shape, bounds});
+        std::vector<float> y(p.x.size()), mean_rstd(8), sums(4), dx(p.x.size());
+        const auto loss = [&] {
+            normalise(*backend, view(p.x, shape), bounds, p.gamma.data(), p.beta.data(), nullptr,
+                      act, kEps, view(y, shape), mean_rstd.data(), sums.data());
+            double sum = 0;
+            for (size_t i = 0; i < y.size(); ++i) sum += double(y[i]) * p.dy[i];
+            return sum;
+        };
+        loss();
+        backend->batch_norm_grad(view(p.x, shape), view(y, shape), view(p.dy, shape), bounds,
+                                 p.gamma.data(), p.beta.data(), act, mean_rstd.data(),
+                                 view(dx, shape), nullptr, nullptr, nullptr);
+        std::vector<double> want;
+        for (float& v : p.x) {
+            const float before = v;
+            v = before + 0x1p-6f;
+            const double up = loss();
+            v = before - 0x1p-6f;
+            want.push_back((up - loss()) * 0x1p5);
+            v = before;
+        }
+        CHECK_CLOSE(dx, want, 3e-3);
     }
-    CHECK_CLOSE(dx, want, 3e-3);
 }
 
 TEST_CASE("batch_norm gives the same bits on 1, 2 and 3 threads") {
@@ -272,11 +303,11 @@ TEST_CASE("batch_norm gives the same bits on 1, 2 and 3 threads") {
         auto backend = make_backend("cpu", {.threads = threads});
         std::vector<float> y(p.x.size()), mean_rstd(4 * 33), sums(2 * 33, 0.0f), dx(p.x.size());
         std::vector<float> dgamma(33, 0.0f), dbeta(33, 0.0f);
-        normalise(*backend, view(p.x, c.x), c.bounds, p.gamma.data(), p.beta.data(), nullptr, true,
+        normalise(*backend, view(p.x, c.x), c.bounds, p.gamma.data(), p.beta.data(), nullptr, {},
                   kEps, view(y, c.x), mean_rstd.data(), sums.data());
         backend->batch_norm_grad(view(p.x, c.x), view(y, c.x), view(p.dy, c.x), c.bounds,
-                                 p.gamma.data(), true, mean_rstd.data(), view(dx, c.x), nullptr,
-                                 dgamma.data(), dbeta.data());
+                                 p.gamma.data(), p.beta.data(), {}, mean_rstd.data(), view(dx, c.x),
+                                 nullptr, dgamma.data(), dbeta.data());
         for (const auto* more : {&mean_rstd, &sums, &dx, &dgamma, &dbeta})
             y.insert(y.end(), more->begin(), more->end());
         if (want.empty()) want = y;
@@ -289,19 +320,19 @@ TEST_CASE("batch_norm of no images leaves the sums; groups that do not fit are r
     const std::vector<int> none{0, 0}, wrong{0, 1};
     float one[1] = {1}, kept[2];
     Guarded sums(std::vector<float>{3, 4}), dgamma(std::vector<float>{5});
-    normalise(*backend, {nullptr, 0, 2, 2, 1}, none, one, one, nullptr, true, kEps,
+    normalise(*backend, {nullptr, 0, 2, 2, 1}, none, one, one, nullptr, {}, kEps,
               {nullptr, 0, 2, 2, 1}, kept, sums.data());
     backend->batch_norm_grad({nullptr, 0, 2, 2, 1}, {nullptr, 0, 2, 2, 1}, {nullptr, 0, 2, 2, 1},
-                             none, one, true, kept, {nullptr, 0, 2, 2, 1}, nullptr, dgamma.data(),
-                             nullptr);
+                             none, one, one, {}, kept, {nullptr, 0, 2, 2, 1}, nullptr,
+                             dgamma.data(), nullptr);
     CHECK(std::vector<float>(sums) == std::vector<float>{3, 4});
     CHECK(dgamma.data()[0] == 5);
     float x[8] = {};
-    CHECK_FAILS(normalise(*backend, {x, 2, 2, 2, 1}, wrong, one, one, nullptr, false, kEps,
+    CHECK_FAILS(normalise(*backend, {x, 2, 2, 2, 1}, wrong, one, one, nullptr, {}, kEps,
                           {x, 2, 2, 2, 1}, kept, sums.data()),
                 "x has 2 images, the bounds of the groups end at 1");
-    CHECK_THROWS_AS(backend->batch_norm_eval({x, 2, 2, 2, 1}, one, one, one, one, nullptr, false,
-                                             kEps, {x, 1, 2, 2, 1}),
+    CHECK_THROWS_AS(backend->batch_norm_eval({x, 2, 2, 2, 1}, one, one, one, one, nullptr,
+                                             {Activation::kNone}, kEps, {x, 1, 2, 2, 1}),
                     Error);
 }
 

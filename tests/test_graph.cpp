@@ -91,7 +91,7 @@ TEST_CASE("a replay takes the moments of a convolution over the groups as they a
         const Moments of_y{bounds, 1e-5f, kept, sums};
         backend.fill(sums, 6, 0);
         backend.conv2d(x, w, nullptr, Window::square(1), false, y, &of_y);
-        backend.batch_norm(y, bounds, kept, one, one, {}, false, y);
+        backend.batch_norm(y, bounds, kept, one, one, {}, {Activation::kNone}, y);
     };
     const auto results = [&] {
         std::vector<float> all = device.get(y.floats(), 540);

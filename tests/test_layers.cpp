@@ -292,10 +292,15 @@ TEST_CASE("random networks: fusion, work in place and shared memory change nothi
         Net fused(text, 3, options, 4, 2), unfused(text, 3, plain, 4, 2);
         CHECK(relative_error(fused.forward(), unfused.forward()) < 1e-4);
         CHECK(fused.backward() == unfused.backward());
+        double largest = 0;  // a bias before a batch norm has a gradient of rounding errors alone
+        for (Param* param : unfused.model.params().all())
+            if (!param->frozen) largest = std::max(largest, norm(unfused.grad(param->name)));
         for (Param* param : fused.model.params().all()) {
             CAPTURE(param->name);
-            if (!param->frozen)
-                CHECK(relative_error(fused.grad(param->name), unfused.grad(param->name)) < 2e-3);
+            if (param->frozen) continue;
+            const auto want = unfused.grad(param->name);
+            CHECK(relative_error(fused.grad(param->name), want) * norm(want) <=
+                  2e-3 * norm(want) + 1e-6 * largest);
         }
         CHECK(relative_error(fused.forward(false), unfused.forward(false)) < 1e-4);
     }

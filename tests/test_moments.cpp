@@ -55,8 +55,8 @@ struct Problem {
     // Relative to what is right: mean_error of means of size 1, rstd_error of rstds.
     void check(double rstd_error, double mean_error) {
         const std::vector<float> one(size_t(ys.C), 1), zero(size_t(ys.C), 0);
-        const auto want =
-            reference::batch_norm({ys, std::vector<float>(y)}, bounds, one, zero, {}, false, kEps);
+        const auto want = reference::batch_norm({ys, std::vector<float>(y)}, bounds, one, zero, {},
+                                                {Activation::kNone}, kEps);
         const size_t C = size_t(ys.C);
         for (size_t g = 0; g + 1 < bounds.size(); ++g) {
             if (bounds[g] == bounds[g + 1]) continue;

@@ -90,6 +90,10 @@ void check_avg_pool(Backend& backend, Precision precision) {
         backend.avg_pool_grad(view(dy, ys), view(dx, xs));
         check_stored(y.span(), want.v, sum_tolerance(51), precision, "avg_pool");
         check_stored(dx.span(), want_dx.v, sum_tolerance(10), precision, "avg_pool_grad");
+        Guarded sum(x);
+        backend.avg_pool_grad(view(dy, ys), view(sum, xs), true);
+        for (size_t i = 0; i < x.size(); ++i) want_dx.v[i] += x[i];
+        check_stored(sum.span(), want_dx.v, sum_tolerance(11), precision, "avg_pool_grad +=");
     }
 }
 

@@ -157,15 +157,16 @@ class RealSizes {
             [&](Backend& on, Tensor Twin::*in) {
                 on.moments(x.*in, moments_of(mean_rstd, sums, in));
                 on.batch_norm(x.*in, groups_, (mean_rstd.*in).floats(), (gamma.*in).floats(),
-                              (beta.*in).floats(), nullptr, true, y.*in);
+                              (beta.*in).floats(), nullptr, {}, y.*in);
             },
             {y, mean_rstd});
         begin("batch_norm_grad", s.text());
         compare(
             [&](Backend& on, Tensor Twin::*in) {
                 float* dgamma = (grads.*in).floats();
-                on.batch_norm_grad(x.*in, y.*in, dy.*in, groups_, (gamma.*in).floats(), true,
-                                   (mean_rstd.*in).floats(), dx.*in, nullptr, dgamma, dgamma + C);
+                on.batch_norm_grad(x.*in, y.*in, dy.*in, groups_, (gamma.*in).floats(),
+                                   (beta.*in).floats(), {}, (mean_rstd.*in).floats(), dx.*in,
+                                   nullptr, dgamma, dgamma + C);
             },
             {dx, grads});
         return s;

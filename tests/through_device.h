@@ -56,9 +56,10 @@ class ThroughDevice final : public Backend {
         device_->conv2d(c.in(x), c.in(w), c.in(b, w.N), window, relu, c.out(y),
                         of_y ? &there : nullptr);
     }
-    void conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) override {
+    void conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx,
+                       bool add) override {
         Call c(*this);
-        device_->conv2d_grad_x(c.in(dy), c.in(w), window, c.in(mask), c.out(dx));
+        device_->conv2d_grad_x(c.in(dy), c.in(w), window, c.in(mask), c.out(dx), add);
     }
     void conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) override {
         Call c(*this);
@@ -81,31 +82,34 @@ class ThroughDevice final : public Backend {
         device_->moments(c.in(x), c.out(to, x.C));
     }
     void batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd, const float* gamma,
-                    const float* beta, Tensor residual, Clamp act, Tensor y) override {
+                    const float* beta, Tensor residual, Activation act, Tensor y) override {
         Call c(*this);
         device_->batch_norm(c.in(x), groups, c.in(mean_rstd, kept(groups, x.C)), c.in(gamma, x.C),
                             c.in(beta, x.C), c.in(residual), act, c.out(y));
     }
     void batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups, const float* gamma,
-                         Clamp act, const float* mean_rstd, Tensor dx, Tensor dresidual,
-                         float* dgamma, float* dbeta) override {
+                         const float* beta, Activation act, const float* mean_rstd, Tensor dx,
+                         Tensor dresidual, float* dgamma, float* dbeta) override {
         Call c(*this);
-        device_->batch_norm_grad(c.in(x), c.in(y), c.in(dy), groups, c.in(gamma, x.C), act,
-                                 c.in(mean_rstd, kept(groups, x.C)), c.out(dx), c.out(dresidual),
-                                 c.out(dgamma, x.C), c.out(dbeta, x.C));
+        device_->batch_norm_grad(c.in(x), c.in(y), c.in(dy), groups, c.in(gamma, x.C),
+                                 c.in(beta, x.C), act, c.in(mean_rstd, kept(groups, x.C)),
+                                 c.out(dx), c.out(dresidual), c.out(dgamma, x.C),
+                                 c.out(dbeta, x.C));
     }
     void batch_norm_eval(Tensor x, const float* gamma, const float* beta, const float* mean,
-                         const float* var, Tensor residual, Clamp act, float eps,
+                         const float* var, Tensor residual, Activation act, float eps,
                          Tensor y) override {
         Call c(*this);
         device_->batch_norm_eval(c.in(x), c.in(gamma, x.C), c.in(beta, x.C), c.in(mean, x.C),
                                  c.in(var, x.C), c.in(residual), act, eps, c.out(y));
     }
-    void batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, const float* var, Clamp act,
-                              float eps, Tensor dx, Tensor dresidual) override {
+    void batch_norm_eval_grad(Tensor x, Tensor y, Tensor dy, const float* gamma, const float* beta,
+                              const float* mean, const float* var, Activation act, float eps,
+                              Tensor dx, Tensor dresidual) override {
         Call c(*this);
-        device_->batch_norm_eval_grad(c.in(y), c.in(dy), c.in(gamma, dy.C), c.in(var, dy.C), act,
-                                      eps, c.out(dx), c.out(dresidual));
+        device_->batch_norm_eval_grad(c.in(x), c.in(y), c.in(dy), c.in(gamma, x.C), c.in(beta, x.C),
+                                      c.in(mean, x.C), c.in(var, x.C), act, eps, c.out(dx),
+                                      c.out(dresidual));
     }
     void activate(Tensor x, Activation f) override {
         Call c(*this);
@@ -144,9 +148,9 @@ class ThroughDevice final : public Backend {
         Call c(*this);
         device_->avg_pool(c.in(x), c.out(y));
     }
-    void avg_pool_grad(Tensor dy, Tensor dx) override {
+    void avg_pool_grad(Tensor dy, Tensor dx, bool add) override {
         Call c(*this);
-        device_->avg_pool_grad(c.in(dy), c.out(dx));
+        device_->avg_pool_grad(c.in(dy), c.out(dx), add);
     }
     void dropout(Tensor x, float p, const Draws& draws, std::span<const uint64_t> sample_ids,
                  uint16_t purpose) override {

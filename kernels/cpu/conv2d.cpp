@@ -75,15 +75,16 @@ void CpuBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool 
     if (of_y) moments(y, *of_y);
 }
 
-void CpuBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) {
+void CpuBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx,
+                               bool add) {
     check_conv2d(dx, w, window, dy);
-    check_mask(mask, dx);
+    check_grad_x(dx, w, mask, add);
     if (is_depthwise(dx, w)) return depthwise_grad_x(dy, w, window, mask, dx);
     const int step_h = window.stride_h, step_w = window.stride_w;
     const ptrdiff_t pixel = dx.C, line = pixel * dx.W, filter_row = ptrdiff_t(w.W) * w.C;
     with_product_types(dy, dx, [&]<class Y, class X>(Y, X) {
         X* to = elements<X>(dx);
-        if (step_h > w.H || step_w > w.W)  // some pixels are in no window
+        if (!add && (step_h > w.H || step_w > w.W))  // some pixels are in no window
             cpu_.pool.for_ranges(dx.elems(), 1 << 16, [&](size_t begin, size_t end) {
                 std::fill(to + begin, to + end, X(0));
             });
@@ -106,7 +107,7 @@ void CpuBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, 
                                              taps.data()};
                 const ptrdiff_t at = a * line + b * pixel;
                 const EpilogueOf<X> epilogue{nullptr, false,
-                                             mask ? elements<X>(mask) + at : nullptr};
+                                             mask ? elements<X>(mask) + at : nullptr, add};
                 if constexpr (std::is_same_v<X, Y>)
                     if (step_h == 1 && step_w == 1 && use_winograd(patches, dx.C)) {
                         winograd_conv(cpu_, patches, filters, dx.C, to, epilogue);

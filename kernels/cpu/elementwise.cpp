@@ -1,9 +1,6 @@
 // elementwise.cpp — one number in, one number out: bound by memory. Dropout draws the same random
 // numbers again in the backward pass, which costs less than storing a mask.
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <type_traits>
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/elements.h"
@@ -26,97 +23,24 @@ void keep_some(T* v, const uint32_t* words, size_t count, float p, float scale) 
     }
 }
 
-// Calls f with the kind as a compile-time constant. A relu6 is a relu with an upper bound.
-template <class F>
-void with_kind(Activation rectifier, F&& f) {
-    using Kind = Activation::Kind;
-    switch (rectifier.kind) {
-        case Kind::kRelu:
-        case Kind::kRelu6: return f(std::integral_constant<Kind, Kind::kRelu>());
-        case Kind::kLeakyRelu: return f(std::integral_constant<Kind, Kind::kLeakyRelu>());
-        case Kind::kElu: return f(std::integral_constant<Kind, Kind::kElu>());
-        case Kind::kSigmoid: return f(std::integral_constant<Kind, Kind::kSigmoid>());
-        case Kind::kHardSigmoid: return f(std::integral_constant<Kind, Kind::kHardSigmoid>());
-        case Kind::kSilu: return f(std::integral_constant<Kind, Kind::kSilu>());
-        case Kind::kHardSwish: return f(std::integral_constant<Kind, Kind::kHardSwish>());
-    }
-}
-float end_of(Activation f) { return f.kind == Activation::kRelu6 ? 6 : INFINITY; }
-
-// 1/(1 + e⁻ˣ), which the compiler vectorises, unlike std::exp. With n the integer next to −x/ln 2,
-// e⁻ˣ = 2ⁿ·eʳ and |r| <= ln 2 / 2, where Taylor's polynomial of degree 7 has the precision of a
-// float. ln 2 is the sum of two floats, the first with few digits, so that n·ln 2 is exact.
-float sigmoid(float x) {
-    const float z = x < -87 ? 87 : x > 87 ? -87 : -x;   // a NaN stays
-    const float shifted = z * 1.44269504f + 0x1.8p23f;  // n in the last bits
-    const float n = shifted - 0x1.8p23f;
-    const float r = (z - n * 0.693359375f) + n * 2.12194440e-4f;
-    float e = 1 / 5040.0f;
-    for (const float term : {720.0f, 120.0f, 24.0f, 6.0f, 2.0f, 1.0f, 1.0f}) e = e * r + 1 / term;
-    return 1 /
-           (1 + e * std::bit_cast<float>((std::bit_cast<uint32_t>(shifted) << 23) + 0x3F800000));
-}
-float hard_sigmoid(float x) {
-    const float y = x * (1 / 6.0f) + 0.5f;
-    return y < 0 ? 0.0f : y > 1 ? 1.0f : y;
-}
-
-template <Activation::Kind kKind>
-float activated(float x, float slope, float end) {
-    if constexpr (kKind == Activation::kLeakyRelu) return x < 0 ? slope * x : x;
-    if constexpr (kKind == Activation::kElu) return x < 0 ? slope * std::expm1(x) : x;
-    if constexpr (kKind == Activation::kSigmoid) return sigmoid(x);
-    if constexpr (kKind == Activation::kHardSigmoid) return hard_sigmoid(x);
-    if constexpr (kKind == Activation::kSilu) return x * sigmoid(x);
-    if constexpr (kKind == Activation::kHardSwish) return x * hard_sigmoid(x);
-    x = x > end ? end : x;
-    return x < 0 ? 0.0f : x;  // max() would turn a NaN into 0 and hide it
-}
-// y: the output, or the input if Activation::needs_x().
-template <Activation::Kind kKind>
-float activated_grad(float y, float dy, float slope, float end) {
-    if constexpr (kKind == Activation::kLeakyRelu) return y <= 0 ? slope * dy : dy;
-    if constexpr (kKind == Activation::kElu) return y <= 0 ? (y + slope) * dy : dy;
-    if constexpr (kKind == Activation::kSigmoid) return dy * y * (1 - y);
-    if constexpr (kKind == Activation::kHardSigmoid)
-        return y <= 0 || y >= 1 ? 0.0f : dy * (1 / 6.0f);
-    if constexpr (kKind == Activation::kSilu) {
-        const float s = sigmoid(y);
-        return dy * s * (1 + y * (1 - s));
-    }
-    if constexpr (kKind == Activation::kHardSwish)
-        return y <= -3 ? 0.0f : y >= 3 ? dy : dy * (y * (1 / 3.0f) + 0.5f);
-    dy = y >= end ? 0.0f : dy;
-    return y <= 0 ? 0.0f : dy;
-}
-
 }  // namespace
 
 void CpuBackend::activate(Tensor x, Activation f) {
-    const float end = end_of(f);
-    with_kind(f, [&](auto kind) {
-        with_type(x.type, [&]<class T>(T) {
-            T* v = elements<T>(x);
-            cpu_.pool.for_ranges(x.elems(), kGrain, [&](size_t begin, size_t stop) {
-                for (size_t i = begin; i < stop; ++i) v[i] = activated<kind()>(v[i], f.slope, end);
-            });
+    with_type(x.type, [&]<class T>(T) {
+        T* v = elements<T>(x);
+        cpu_.pool.for_ranges(x.elems(), kGrain, [&](size_t begin, size_t end) {
+            cpu_.micro.passes(v).activate(v + begin, end - begin, f);
         });
     });
 }
 
 void CpuBackend::activate_grad(Tensor of, Tensor dy, Activation f) {
     check_same("y", of, "dy", dy);
-    const float end = end_of(f);
-    with_kind(f, [&](auto kind) {
-        with_type(dy.type, [&]<class T>(T) {
-            const T* from = elements<T>(of);
-            T* to = elements<T>(dy);
-            cpu_.pool.for_ranges(dy.elems(), kGrain, [&](size_t begin, size_t stop) {
-                for (size_t i = begin; i < stop; ++i) {
-                    const float grad = to[i];  // an unconditional load: the loop is vectorised
-                    to[i] = activated_grad<kind()>(from[i], grad, f.slope, end);
-                }
-            });
+    with_type(dy.type, [&]<class T>(T) {
+        const T* from = elements<T>(of);
+        T* to = elements<T>(dy);
+        cpu_.pool.for_ranges(dy.elems(), kGrain, [&](size_t begin, size_t end) {
+            cpu_.micro.passes(from).activate_grad(from + begin, to + begin, end - begin, f);
         });
     });
 }

@@ -61,7 +61,7 @@ struct BlockProduct {
         const int cols = std::min(micro.nr, columns - j);
         float* tile_rows[16];
         TileOut out{tile_rows, kRounds ? micro.nr : cols};
-        out.accumulate = !first;
+        out.accumulate = !first || (!kRounds && epilogue.add);
         if constexpr (!kRounds)
             if (last) set_epilogue(out, epilogue, j, base);
         for (int panel = 0; panel < rows.count; ++panel) {

@@ -66,6 +66,7 @@ struct EpilogueOf {
     const float* bias = nullptr;  // one a column
     bool relu = false;
     const T* mask = nullptr;  // laid out as the whole result: result is 0 where mask <= 0
+    bool add = false;         // result += instead of =
 };
 using Epilogue = EpilogueOf<float>;
 
@@ -73,6 +74,7 @@ using Epilogue = EpilogueOf<float>;
 template <class Out, class T>
 void set_epilogue(Out& out, const EpilogueOf<T>& epilogue, ptrdiff_t column, const T* result) {
     out.relu = epilogue.relu;
+    out.accumulate |= epilogue.add;
     if (epilogue.bias) out.bias = epilogue.bias + column;
     if (epilogue.mask) out.mask = epilogue.mask - result;
 }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "kernels/backend.h"
 #include "kernels/cpu/elements.h"
 
 namespace convoy {
@@ -94,21 +95,28 @@ struct DepthwiseRun {
     int tap_count, channels, pixels;
 };
 
+// What batch norm does to a channel: z = (x − mean)·scale + beta, then act.
+struct Norm {
+    const float *mean, *scale, *beta;  // C numbers each
+    Activation act;
+};
+
 template <class T>
 struct Passes {
     // For each channel: the mean, and the sum of squared deviations from it, over rows × C numbers.
     void (*statistics)(const T* x, int64_t rows, int C, double* mean, double* square);
-    // y = act((x − mean)·scale + beta + residual), act as Clamp; residual may be null.
-    void (*normalise)(const T* x, const T* residual, float most, T* y, int64_t rows, int C,
-                      const float* mean, const float* scale, const float* beta);
-    // dz is dy where 0 < y < most, else 0 (or dy everywhere if y is null). Computes
+    // y = act(z + residual), z as in Norm; residual may be null.
+    void (*normalise)(const T* x, const T* residual, const Norm& norm, T* y, int64_t rows, int C);
+    // With dz = dy·act'(z), or dy·act'(y) and dresidual = dz if that is not null, computes
     //   Σ dz  and  Σ dz·(x − mean)·rstd
-    void (*gradient_sums)(const T* x, const T* y, float most, const T* dy, int64_t rows, int C,
-                          const float* mean, const float* rstd, double* dz, double* dzx);
-    //   dx = scale·(dz − mean_dz − (x − mean)·slope)  and  dresidual = dz, if it is not null
-    void (*gradient_rows)(const T* x, const T* y, float most, const T* dy, T* dx, T* dresidual,
-                          int64_t rows, int C, const float* mean, const float* scale,
-                          const float* mean_dz, const float* slope);
+    void (*gradient_sums)(const T* x, const T* y, const T* dy, const Norm& norm, const float* rstd,
+                          int64_t rows, int C, T* dresidual, double* dz, double* dzx);
+    //   dx = scale·(dz − mean_dz − (x − mean)·slope)  with  dz = dy·act'(z)
+    void (*gradient_rows)(const T* x, const T* dy, const Norm& norm, const float* mean_dz,
+                          const float* slope, int64_t rows, int C, T* dx);
+    // As the ops of these names.
+    void (*activate)(T* x, size_t count, Activation act);
+    void (*activate_grad)(const T* of, T* dy, size_t count, Activation act);
     void (*add)(T* x, const T* y, size_t count);  // x += y
     // to = from, or to += from if add, for the first `channels` of each row.
     void (*copy_rows)(T* to, ptrdiff_t to_step, const T* from, ptrdiff_t from_step, int64_t rows,

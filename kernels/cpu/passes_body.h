@@ -2,26 +2,110 @@
 namespace convoy {
 namespace {
 
-template <bool Relu, bool Residual, class T>
-void normalise_rows(const T* x, const T* residual, float most, T* y, int64_t rows, int C,
-                    const float* mean, const float* scale, const float* beta) {
-    for (; rows > 0; --rows, x += C, y += C) {
-        over_vectors(C, [&](int c, auto n) {
-            Vec v = (get(x + c, n) - get(mean + c, n)) * get(scale + c, n) + get(beta + c, n);
-            if (Residual) v += get(residual + c, n);
-            if (Relu) v = v < 0 ? Vec{} : v > most ? Vec{} + most : v;  // a NaN stays a NaN
-            put(y + c, v, n);
-        });
-        if (Residual) residual += C;
-    }
+// ---- activation functions ----------------------------------------------------------------------
+
+using Kind = Activation::Kind;
+
+// 1/(1 + e⁻ˣ). With n the integer next to −x/ln 2, e⁻ˣ = 2ⁿ·eʳ and |r| <= ln 2 / 2, where Taylor's
+// polynomial of degree 7 has the precision of a float. ln 2 is the sum of two floats, the first
+// with few digits, so that n·ln 2 is exact.
+inline Vec sigmoid(Vec x) {
+    const Vec z = x < -87 ? Vec{} + 87 : x > 87 ? Vec{} - 87 : -x;  // a NaN stays
+    const Vec shifted = z * 1.44269504f + 0x1.8p23f;                // n in the last bits
+    const Vec n = shifted - 0x1.8p23f;
+    const Vec r = (z - n * 0.693359375f) + n * 2.12194440e-4f;
+    Vec e = Vec{} + 1 / 5040.0f;
+    for (const float term : {720.0f, 120.0f, 24.0f, 6.0f, 2.0f, 1.0f, 1.0f}) e = e * r + 1 / term;
+    return 1 / (1 + e * (Vec)(((Ints)shifted << 23) + 0x3F800000));
+}
+// min(most, max(0, x)) in a form in which a NaN stays a NaN.
+inline Vec clamped(Vec x, float most) { return x < 0 ? Vec{} : x > most ? Vec{} + most : x; }
+
+template <Kind kKind>
+inline Vec activated(Vec x, float slope = 0) {
+    if constexpr (kKind == Kind::kRelu) return x < 0 ? Vec{} : x;
+    if constexpr (kKind == Kind::kRelu6) return clamped(x, 6);
+    if constexpr (kKind == Kind::kLeakyRelu) return x < 0 ? slope * x : x;
+    if constexpr (kKind == Kind::kElu)
+        for (int i = 0; i < kWidth; ++i) x[i] = x[i] < 0 ? slope * __builtin_expm1f(x[i]) : x[i];
+    if constexpr (kKind == Kind::kSigmoid) return sigmoid(x);
+    if constexpr (kKind == Kind::kHardSigmoid) return clamped(x * (1 / 6.0f) + 0.5f, 1);
+    if constexpr (kKind == Kind::kSilu) return x * sigmoid(x);
+    if constexpr (kKind == Kind::kHardSwish) return x * clamped(x * (1 / 6.0f) + 0.5f, 1);
+    return x;
+}
+// dy times the derivative, from y = f(x), or from x if Activation::needs_x(). The kinds that batch
+// norm applies may always take x.
+template <Kind kKind>
+inline Vec activated_grad(Vec y, Vec dy, float slope = 0) {
+    if constexpr (kKind == Kind::kRelu) return y <= 0 ? Vec{} : dy;
+    if constexpr (kKind == Kind::kRelu6) return (y <= 0) | (y >= 6) ? Vec{} : dy;
+    if constexpr (kKind == Kind::kLeakyRelu) return y <= 0 ? slope * dy : dy;
+    if constexpr (kKind == Kind::kElu) return y <= 0 ? (y + slope) * dy : dy;
+    if constexpr (kKind == Kind::kSigmoid) return dy * y * (1 - y);
+    if constexpr (kKind == Kind::kHardSigmoid) return (y <= 0) | (y >= 1) ? Vec{} : dy * (1 / 6.0f);
+    if constexpr (kKind == Kind::kSilu) return dy * sigmoid(y) * (1 + y * (1 - sigmoid(y)));
+    if constexpr (kKind == Kind::kHardSwish)
+        return y <= -3 ? Vec{} : y >= 3 ? dy : dy * (y * (1 / 3.0f) + 0.5f);
+    return dy;
+}
+
+// Calls f with the kind as a constant.
+template <Kind... kKinds, class F>
+inline void with_kind(Activation act, F&& f) {
+    ((act.kind == kKinds ? f(std::integral_constant<Kind, kKinds>()) : void()), ...);
+}
+template <class F>
+inline void with_norm_kind(Activation act, F&& f) {
+    with_kind<Kind::kNone, Kind::kRelu, Kind::kRelu6, Kind::kSilu, Kind::kHardSwish>(act, f);
+}
+
+// Calls f(first, count) for n numbers: whole vectors, then the remainder.
+template <class F>
+inline void over_numbers(size_t n, F&& f) {
+    constexpr size_t kSome = 4096;
+    for (size_t i = 0; i < n; i += kSome)
+        over_vectors(int(n - i < kSome ? n - i : kSome), [&](size_t j, auto m) { f(i + j, m); });
 }
 template <class T>
-void normalise(const T* x, const T* residual, float most, T* y, int64_t rows, int C,
-               const float* mean, const float* scale, const float* beta) {
-    const auto f =
-        most > 0 ? (residual ? normalise_rows<true, true, T> : normalise_rows<true, false, T>)
-                 : (residual ? normalise_rows<false, true, T> : normalise_rows<false, false, T>);
-    f(x, residual, most, y, rows, C, mean, scale, beta);
+void activate(T* x, size_t count, Activation act) {
+    with_kind<Kind::kRelu, Kind::kRelu6, Kind::kLeakyRelu, Kind::kElu, Kind::kSigmoid,
+              Kind::kHardSigmoid, Kind::kSilu, Kind::kHardSwish>(act, [&](auto kind) {
+        over_numbers(count, [&](size_t i, auto n) {
+            put(x + i, activated<kind()>(get(x + i, n), act.slope), n);
+        });
+    });
+}
+template <class T>
+void activate_grad(const T* of, T* dy, size_t count, Activation act) {
+    with_kind<Kind::kRelu, Kind::kRelu6, Kind::kLeakyRelu, Kind::kElu, Kind::kSigmoid,
+              Kind::kHardSigmoid, Kind::kSilu, Kind::kHardSwish>(act, [&](auto kind) {
+        over_numbers(count, [&](size_t i, auto n) {
+            put(dy + i, activated_grad<kind()>(get(of + i, n), get(dy + i, n), act.slope), n);
+        });
+    });
+}
+
+// ---- batch norm --------------------------------------------------------------------------------
+
+// Without the residual and the activation.
+template <class T, class N>
+inline Vec normalised(const T* x, const Norm& norm, int c, N n) {
+    return (get(x, n) - get(norm.mean + c, n)) * get(norm.scale + c, n) + get(norm.beta + c, n);
+}
+template <class T>
+void normalise(const T* x, const T* residual, const Norm& norm, T* y, int64_t rows, int C) {
+    const auto run = [&](auto kind, auto has_residual) {
+        for (int64_t at = 0; at < rows * C; at += C)
+            over_vectors(C, [&](int c, auto n) {
+                Vec v = normalised(x + at + c, norm, c, n);
+                if (has_residual) v += get(residual + at + c, n);
+                put(y + at + c, activated<kind()>(v), n);
+            });
+    };
+    with_norm_kind(norm.act, [&](auto kind) {
+        residual ? run(kind, std::true_type()) : run(kind, std::false_type());
+    });
 }
 
 // Blocks of rows × channels are summed in floats, then the sums of blocks in double.
@@ -87,69 +171,54 @@ void statistics(const T* x, int64_t rows, int C, double* mean, double* square) {
     });
 }
 
-// dy, or 0 where the activation's output y is at one of its ends.
-inline Vec masked(Vec dy, Vec y, float most) { return (y <= 0) | (y >= most) ? Vec{} : dy; }
-
-template <bool Relu, class T>
-void gradient_sums_of(const T* x, const T* y, float most, const T* dy, int64_t rows, int C,
-                      const float* mean, const float* rstd, double* dz, double* dzx) {
+template <class T>
+void gradient_sums(const T* x, const T* y, const T* dy, const Norm& norm, const float* rstd,
+                   int64_t rows, int C, T* dresidual, double* dz, double* dzx) {
     for (int c = 0; c < C; ++c) dz[c] = dzx[c] = 0;
-    over_blocks(rows, C, [&](int c, int channels, int64_t row, int count) {
-        Sums sums;
-        const ptrdiff_t block = row * C + c;
-        add_rows(count, channels, sums, [&](int i, int l, auto n, Vec& a, Vec& b) {
-            const ptrdiff_t at = block + ptrdiff_t(i) * C + l;
-            Vec grad = get(dy + at, n);
-            if (Relu) grad = masked(grad, get(y + at, n), most);
-            a += grad, b += grad * (get(x + at, n) - get(mean + c + l, n));
+    const auto run = [&](auto kind, auto has_residual) {
+        over_blocks(rows, C, [&](int c, int channels, int64_t row, int count) {
+            Sums sums;
+            const ptrdiff_t block = row * C + c;
+            add_rows(count, channels, sums, [&](int i, int l, auto n, Vec& a, Vec& b) {
+                const ptrdiff_t at = block + ptrdiff_t(i) * C + l;
+                Vec grad = get(dy + at, n);
+                if constexpr (has_residual() && kind() != Kind::kNone)
+                    grad = activated_grad<kind()>(get(y + at, n), grad);
+                else
+                    grad = activated_grad<kind()>(normalised(x + at, norm, c + l, n), grad);
+                if (has_residual) put(dresidual + at, grad, n);
+                a += grad, b += grad * (get(x + at, n) - get(norm.mean + c + l, n));
+            });
+            for (int l = 0; l < channels; ++l) {
+                dz[c + l] += double(sums.a[l]);
+                dzx[c + l] += double(sums.b[l]) * double(rstd[c + l]);
+            }
         });
-        for (int l = 0; l < channels; ++l) {
-            dz[c + l] += double(sums.a[l]);
-            dzx[c + l] += double(sums.b[l]) * double(rstd[c + l]);
-        }
+    };
+    with_norm_kind(norm.act, [&](auto kind) {
+        dresidual ? run(kind, std::true_type()) : run(kind, std::false_type());
     });
 }
-template <class T>
-void gradient_sums(const T* x, const T* y, float most, const T* dy, int64_t rows, int C,
-                   const float* mean, const float* rstd, double* dz, double* dzx) {
-    (y ? gradient_sums_of<true, T> : gradient_sums_of<false, T>)(x, y, most, dy, rows, C, mean,
-                                                                 rstd, dz, dzx);
-}
 
-template <bool Relu, bool Residual, class T>
-void gradient_rows_of(const T* x, const T* y, float most, const T* dy, T* dx, T* dresidual,
-                      int64_t rows, int C, const float* mean, const float* scale,
-                      const float* mean_dz, const float* slope) {
-    for (; rows > 0; --rows, x += C, dy += C, dx += C) {
-        over_vectors(C, [&](int c, auto n) {
-            Vec dz = get(dy + c, n);
-            if (Relu) dz = masked(dz, get(y + c, n), most);
-            const Vec off = get(x + c, n) - get(mean + c, n);
-            put(dx + c, get(scale + c, n) * (dz - get(mean_dz + c, n) - off * get(slope + c, n)),
-                n);
-            if (Residual) put(dresidual + c, dz, n);
-        });
-        if (Relu) y += C;
-        if (Residual) dresidual += C;
-    }
-}
 template <class T>
-void gradient_rows(const T* x, const T* y, float most, const T* dy, T* dx, T* dresidual,
-                   int64_t rows, int C, const float* mean, const float* scale, const float* mean_dz,
-                   const float* slope) {
-    const auto f =
-        y ? (dresidual ? gradient_rows_of<true, true, T> : gradient_rows_of<true, false, T>)
-          : (dresidual ? gradient_rows_of<false, true, T> : gradient_rows_of<false, false, T>);
-    f(x, y, most, dy, dx, dresidual, rows, C, mean, scale, mean_dz, slope);
+void gradient_rows(const T* x, const T* dy, const Norm& norm, const float* mean_dz,
+                   const float* slope, int64_t rows, int C, T* dx) {
+    with_norm_kind(norm.act, [&](auto kind) {
+        for (int64_t at = 0; at < rows * C; at += C)
+            over_vectors(C, [&](int c, auto n) {
+                const Vec z = normalised(x + at + c, norm, c, n);
+                const Vec dz = activated_grad<kind()>(z, get(dy + at + c, n));
+                const Vec off = get(x + at + c, n) - get(norm.mean + c, n);
+                put(dx + at + c,
+                    get(norm.scale + c, n) * (dz - get(mean_dz + c, n) - off * get(slope + c, n)),
+                    n);
+            });
+    });
 }
 
 template <class T>
 void add_numbers(T* x, const T* y, size_t count) {
-    constexpr size_t kSome = 4096;
-    for (size_t i = 0; i < count; i += kSome)
-        over_vectors(int(count - i < kSome ? count - i : kSome), [&](size_t j, auto n) {
-            put(x + i + j, get(x + i + j, n) + get(y + i + j, n), n);
-        });
+    over_numbers(count, [&](size_t i, auto n) { put(x + i, get(x + i, n) + get(y + i, n), n); });
 }
 
 template <class T>
@@ -264,9 +333,9 @@ void depthwise_grad_w(const DepthwiseRun<T>& run, const T* dy, float* dw) {
 }
 
 template <class T>
-constexpr Passes<T> kPasses{statistics<T>,  normalise<T>,       gradient_sums<T>, gradient_rows<T>,
-                            add_numbers<T>, copy_rows<T>,       max_pool<T>,      max_pool_grad<T>,
-                            depthwise<T>,   depthwise_grad_w<T>};
+constexpr Passes<T> kPasses{statistics<T>, normalise<T>,     gradient_sums<T>, gradient_rows<T>,
+                            activate<T>,   activate_grad<T>, add_numbers<T>,   copy_rows<T>,
+                            max_pool<T>,   max_pool_grad<T>, depthwise<T>,     depthwise_grad_w<T>};
 
 }  // namespace
 }  // namespace convoy

@@ -88,7 +88,7 @@ void CpuBackend::avg_pool(Tensor x, Tensor y) {
     });
 }
 
-void CpuBackend::avg_pool_grad(Tensor dy, Tensor dx) {
+void CpuBackend::avg_pool_grad(Tensor dy, Tensor dx, bool add) {
     check_avg_pool(dx, dy);
     const int P = dy.H, Q = dy.W;
     float* const* scratch = cpu_.for_threads(size_t(dx.C));
@@ -103,7 +103,10 @@ void CpuBackend::avg_pool_grad(Tensor dy, Tensor dx) {
                 const int q0 = area_begin(w, dx.W, Q), q1 = area_end(w, dx.W, Q);
                 T* row = rows + (ptrdiff_t(task) * dx.W + w) * dx.C;
                 float* to = sums_of(row, scratch[thread]);
-                std::fill_n(to, dx.C, 0.0f);
+                if (!add)
+                    std::fill_n(to, dx.C, 0.0f);
+                else if (static_cast<void*>(to) != row)
+                    std::copy_n(row, dx.C, to);
                 for (int p = p0; p < p1; ++p)
                     for (int q = q0; q < q1; ++q) {
                         const int rows = area_end(p, P, dx.H) - area_begin(p, P, dx.H);

@@ -3,17 +3,19 @@
 //
 //   y    = act(gamma·(x − mean)·rstd + beta + residual)
 //   dx   = gamma·rstd·(dz − mean(dz) − x̂·mean(dz·x̂))
-//          with dz = dy where 0 < y < most, x̂ = (x − mean)·rstd
+//          with x̂ = (x − mean)·rstd, dz = dy·act'(gamma·x̂ + beta), or dy·act'(y) with a residual
 //
 //   rows    a row is a pixel: C numbers. Each group is cut into `parts` slabs of rows.
 //   grid    (⌈C/columns of a block⌉, groups·parts) blocks of 256 threads (moments.cuh). A thread
 //           takes 16 bytes of a row; threadIdx.y strides over the rows of the slab.
 //   shared  16·256 floats, in the sums of bf16
-//   bytes   forward x read, y written; backward 2·(x, y, dy) + dx. A number has 4 bytes, in bf16 2.
+//   bytes   forward x read, y written; backward 2·(x, dy) + dx, with a residual
+//           also y read and dresidual written. A number has 4 bytes, in bf16 2.
 //           Memory-bound. The statistics read x once more, unless a convolution has computed them.
 //           Statistics, gamma and beta are floats.
 //   order   rows of a thread, then threads of a column, then slabs in double: slabs of a thread,
 //           then 32 threads. Each sum is in order.
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/moments.cuh"
 #include "kernels/shapes.h"
@@ -58,17 +60,19 @@ struct Channels {
     }
     __device__ float operator[](int e) const { return at[e]; }
 };
-// dy, or 0 where the activation's output y is at one of its ends.
-template <int kWide, class T>
-__device__ __forceinline__ void load_dz(float (&dz)[kWide], const T* y, const T* dy, Clamp act,
-                                        int64_t at) {
-    load_pack(dz, dy + at);
+// dz = dy·act'(of), where of = y, or (x − center)·scale + shift if y is null.
+template <int kWide, class T, class A, class B, class D>
+__device__ __forceinline__ void to_dz(float (&dz)[kWide], const float (&x)[kWide], const T* y,
+                                      const A& center, const B& scale, const D& shift,
+                                      Activation act) {
     if (!act) return;
-    float out[kWide];
-    load_pack(out, y + at);
+    float of[kWide];
+    if (y)
+        load_pack(of, y);
+    else
+        for (int e = 0; e < kWide; ++e) of[e] = (x[e] - center[e]) * scale[e] + shift[e];
 #pragma unroll
-    for (int e = 0; e < kWide; ++e)
-        if (out[e] <= 0 || out[e] >= act.most) dz[e] = 0;
+    for (int e = 0; e < kWide; ++e) dz[e] = ActivateGrad{act}(dz[e], of[e]);
 }
 
 // y = act((x − center)·scale + shift + residual) in rows [begin, end), from channel c on. y may be
@@ -76,7 +80,7 @@ __device__ __forceinline__ void load_dz(float (&dz)[kWide], const T* y, const T*
 template <int kWide, class T, class A, class B, class D>
 __device__ __forceinline__ void normalise(const T* x, const T* residual, T* y, int C, int c,
                                           int64_t begin, int64_t end, const A& center,
-                                          const B& scale, const D& shift, Clamp act) {
+                                          const B& scale, const D& shift, Activation act) {
     for (int64_t row = begin + threadIdx.y; row < end; row += blockDim.y) {
         float v[kWide], addend[kWide] = {};
         load_pack(v, x + row * C + c);
@@ -85,7 +89,7 @@ __device__ __forceinline__ void normalise(const T* x, const T* residual, T* y, i
         for (int e = 0; e < kWide; ++e) {
             v[e] = (v[e] - center[e]) * scale[e] + shift[e];
             if (residual) v[e] += addend[e];
-            if (act) v[e] = v[e] < 0 ? 0 : v[e] > act.most ? act.most : v[e];
+            v[e] = Activate{act}(v[e], 0);
         }
         store_pack(y + row * C + c, v);
     }
@@ -93,7 +97,7 @@ __device__ __forceinline__ void normalise(const T* x, const T* residual, T* y, i
 
 template <class T, int kWide>
 __global__ void normalise_kernel(const T* x, Slabs slabs, const float* __restrict__ gamma,
-                                 const float* __restrict__ beta, const T* residual, Clamp act,
+                                 const float* __restrict__ beta, const T* residual, Activation act,
                                  const float* __restrict__ mean_rstd, T* y) {
     const Slab slab(slabs, blockIdx.y);
     const int C = slabs.C, c = first_channel<kWide>();
@@ -105,24 +109,30 @@ __global__ void normalise_kernel(const T* x, Slabs slabs, const float* __restric
     normalise<kWide>(x, residual, y, C, c, slab.begin, slab.end, center, scale, shift, act);
 }
 
-// parts[slab][0][c] = Σ dz, parts[slab][1][c] = Σ dz·x̂.
+// parts[slab][0][c] = Σ dz, parts[slab][1][c] = Σ dz·x̂; dresidual = dz, unless null. It may be dy:
+// each number is read before it is written, by the same thread.
 template <class T, int kWide>
-__global__ void gradient_sums_kernel(const T* __restrict__ x, const T* __restrict__ y,
-                                     const T* __restrict__ dy, Slabs slabs, Clamp act,
-                                     const float* __restrict__ mean_rstd,
+__global__ void gradient_sums_kernel(const T* __restrict__ x, const T* __restrict__ y, const T* dy,
+                                     Slabs slabs, const float* __restrict__ gamma,
+                                     const float* __restrict__ beta, Activation act,
+                                     const float* __restrict__ mean_rstd, T* dresidual,
                                      float* __restrict__ parts) {
     const Slab slab(slabs, blockIdx.y);
     const int C = slabs.C, c = first_channel<kWide>();
     float sums[2 * kWide] = {};  // Σ dz, then Σ dz·x̂
     if (c < C && slab.begin < slab.end) {
         const float* mean = mean_rstd + size_t(slab.g) * 2 * C;
-        const Channels<kWide> center(mean, c), rstd(mean + C, c);
+        const Channels<kWide> center(mean, c), rstd(mean + C, c), shift(beta, c);
+        Channels<kWide> scale(gamma, c);
+        for (int e = 0; e < kWide; ++e) scale.at[e] *= rstd[e];
 #pragma unroll 2
         for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += blockDim.y) {
             const int64_t at = row * C + c;
             float dz[kWide], v[kWide];
-            load_dz(dz, y, dy, act, at);
+            load_pack(dz, dy + at);
             load_pack(v, x + at);
+            to_dz(dz, v, dresidual ? y + at : nullptr, center, scale, shift, act);
+            if (dresidual) store_pack(dresidual + at, dz);
 #pragma unroll
             for (int e = 0; e < kWide; ++e) {
                 sums[e] += dz[e];
@@ -165,30 +175,30 @@ __global__ void finish_gradient_kernel(Slabs slabs, const float* __restrict__ pa
     if (dbeta) dbeta[c] += float(all);
 }
 
-// dx and dresidual may be dy: each number is read before it is written, by the same thread.
+// dx may be dy.
 template <class T, int kWide>
-__global__ void gradient_kernel(const T* __restrict__ x, const T* __restrict__ y, const T* dy,
-                                Slabs slabs, const float* __restrict__ gamma, Clamp act,
-                                const float* __restrict__ mean_rstd,
-                                const float* __restrict__ factors, T* dx, T* dresidual) {
+__global__ void gradient_kernel(const T* __restrict__ x, const T* dy, Slabs slabs,
+                                const float* __restrict__ gamma, const float* __restrict__ beta,
+                                Activation act, const float* __restrict__ mean_rstd,
+                                const float* __restrict__ factors, T* dx) {
     const Slab slab(slabs, blockIdx.y);
     const int C = slabs.C, c = first_channel<kWide>();
     if (c >= C || slab.begin >= slab.end) return;
     const float* mean = mean_rstd + size_t(slab.g) * 2 * C;
     const float* factor = factors + size_t(slab.g) * 2 * C;
-    const Channels<kWide> center(mean, c), rstd(mean + C, c);
+    const Channels<kWide> center(mean, c), rstd(mean + C, c), shift(beta, c);
     const Channels<kWide> mean_dz(factor, c), slope(factor + C, c);
     Channels<kWide> scale(gamma, c);
     for (int e = 0; e < kWide; ++e) scale.at[e] *= rstd[e];
     for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += blockDim.y) {
         const int64_t at = row * C + c;
         float dz[kWide], v[kWide];
-        load_dz(dz, y, dy, act, at);
+        load_pack(dz, dy + at);
         load_pack(v, x + at);
+        to_dz(dz, v, static_cast<const T*>(nullptr), center, scale, shift, act);
 #pragma unroll
         for (int e = 0; e < kWide; ++e)
             v[e] = scale[e] * (dz[e] - mean_dz[e] - (v[e] - center[e]) * slope[e]);
-        if (dresidual) store_pack(dresidual + at, dz);
         store_pack(dx + at, v);
     }
 }
@@ -200,8 +210,8 @@ __device__ __forceinline__ float scale_of(const float* gamma, const float* var, 
 template <class T, int kWide>
 __global__ void eval_kernel(const T* x, size_t rows, int C, const float* __restrict__ gamma,
                             const float* __restrict__ beta, const float* __restrict__ mean,
-                            const float* __restrict__ var, const T* residual, Clamp act, float eps,
-                            T* y) {
+                            const float* __restrict__ var, const T* residual, Activation act,
+                            float eps, T* y) {
     const int c = first_channel<kWide>();
     if (c >= C) return;
     const Channels<kWide> center(mean, c), shift(beta, c);
@@ -212,21 +222,25 @@ __global__ void eval_kernel(const T* x, size_t rows, int C, const float* __restr
 }
 
 template <class T, int kWide>
-__global__ void eval_gradient_kernel(const T* __restrict__ y, const T* dy, size_t rows, int C,
-                                     const float* __restrict__ gamma, const float* __restrict__ var,
-                                     Clamp act, float eps, T* dx, T* dresidual) {
+__global__ void eval_gradient_kernel(const T* __restrict__ x, const T* dy, size_t rows, int C,
+                                     const float* __restrict__ gamma,
+                                     const float* __restrict__ beta, const float* __restrict__ mean,
+                                     const float* __restrict__ var, Activation act, float eps,
+                                     T* dx) {
     const int c = first_channel<kWide>();
     if (c >= C) return;
+    const Channels<kWide> center(mean, c), shift(beta, c);
     float scale[kWide];
     for (int e = 0; e < kWide; ++e) scale[e] = scale_of(gamma, var, eps, c + e);
     const size_t begin = rows * blockIdx.y / gridDim.y, end = rows * (blockIdx.y + 1) / gridDim.y;
     for (size_t row = begin + threadIdx.y; row < end; row += blockDim.y) {
-        float dz[kWide], to[kWide];
-        load_dz(dz, y, dy, act, int64_t(row * C + c));
+        float dz[kWide], v[kWide] = {};
+        load_pack(dz, dy + row * C + c);
+        if (act) load_pack(v, x + row * C + c);
+        to_dz(dz, v, static_cast<const T*>(nullptr), center, scale, shift, act);
 #pragma unroll
-        for (int e = 0; e < kWide; ++e) to[e] = scale[e] * dz[e];
-        store_pack(dx + row * C + c, to);
-        if (dresidual) store_pack(dresidual + row * C + c, dz);
+        for (int e = 0; e < kWide; ++e) dz[e] *= scale[e];
+        store_pack(dx + row * C + c, dz);
     }
 }
 
@@ -243,9 +257,9 @@ unsigned eval_slabs(size_t rows) { return unsigned(std::clamp<size_t>(rows / 64,
 }  // namespace
 
 void CudaBackend::batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd,
-                             const float* gamma, const float* beta, Tensor residual, Clamp act,
+                             const float* gamma, const float* beta, Tensor residual, Activation act,
                              Tensor y) {
-    check_batch_norm(x, residual, y);
+    check_batch_norm(x, residual, act, y);
     check_groups(x, groups);
     if (x.elems() == 0) return;
     const Slabs slabs = cut(groups, x, bounds(groups));
@@ -260,8 +274,9 @@ void CudaBackend::batch_norm(Tensor x, GroupBounds groups, const float* mean_rst
 }
 
 void CudaBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups,
-                                  const float* gamma, Clamp act, const float* mean_rstd, Tensor dx,
-                                  Tensor dresidual, float* dgamma, float* dbeta) {
+                                  const float* gamma, const float* beta, Activation act,
+                                  const float* mean_rstd, Tensor dx, Tensor dresidual,
+                                  float* dgamma, float* dbeta) {
     check_batch_norm_grad(x, y, dy, act, dx, dresidual);
     check_groups(x, groups);
     if (x.elems() == 0) return;
@@ -270,28 +285,30 @@ void CudaBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds gro
     const unsigned count = unsigned(slabs.count * slabs.parts);
     float* parts = memory_.scratch<float>(kSlotSums, size_t(count) * 2 * C);
     float* factors = memory_.scratch<float>(kSlotFactors, size_t(slabs.count) * 2 * C);
-    with_columns(
-        {x, act ? y : x, dy, dx, dresidual}, count,
-        [&](auto type, auto wide, dim3 grid, dim3 block) {
-            using T = decltype(type);
-            gradient_sums_kernel<T, wide()><<<grid, block, 0, stream_>>>(
-                elements<T>(x), elements<T>(y), elements<T>(dy), slabs, act, mean_rstd, parts);
-            CUDA_LAUNCHED();
-            const dim3 few = column_block(std::min(C, 8));  // side by side: the slabs are many
-            finish_gradient_kernel<<<ceil_div(C, few.x), few, 0, stream_>>>(slabs, parts, mean_rstd,
-                                                                            factors, dgamma, dbeta);
-            CUDA_LAUNCHED();
-            gradient_kernel<T, wide()><<<grid, block, 0, stream_>>>(
-                elements<T>(x), elements<T>(y), elements<T>(dy), slabs, gamma, act, mean_rstd,
-                factors, elements<T>(dx), elements<T>(dresidual));
-            CUDA_LAUNCHED();
-        });
+    with_columns({x, act && dresidual ? y : x, dy, dx, dresidual}, count,
+                 [&](auto type, auto wide, dim3 grid, dim3 block) {
+                     using T = decltype(type);
+                     gradient_sums_kernel<T, wide()><<<grid, block, 0, stream_>>>(
+                         elements<T>(x), elements<T>(y), elements<T>(dy), slabs, gamma, beta, act,
+                         mean_rstd, elements<T>(dresidual), parts);
+                     CUDA_LAUNCHED();
+                     const dim3 few =
+                         column_block(std::min(C, 8));  // side by side: the slabs are many
+                     finish_gradient_kernel<<<ceil_div(C, few.x), few, 0, stream_>>>(
+                         slabs, parts, mean_rstd, factors, dgamma, dbeta);
+                     CUDA_LAUNCHED();
+                     gradient_kernel<T, wide()><<<grid, block, 0, stream_>>>(
+                         elements<T>(x), elements<T>(dresidual ? dresidual : dy), slabs, gamma,
+                         beta, dresidual ? Activation{Activation::kNone} : act, mean_rstd, factors,
+                         elements<T>(dx));
+                     CUDA_LAUNCHED();
+                 });
 }
 
 void CudaBackend::batch_norm_eval(Tensor x, const float* gamma, const float* beta,
-                                  const float* mean, const float* var, Tensor residual, Clamp act,
-                                  float eps, Tensor y) {
-    check_batch_norm(x, residual, y);
+                                  const float* mean, const float* var, Tensor residual,
+                                  Activation act, float eps, Tensor y) {
+    check_batch_norm(x, residual, act, y);
     if (x.elems() == 0) return;
     const size_t rows = x.elems() / x.C;
     with_columns(
@@ -304,19 +321,25 @@ void CudaBackend::batch_norm_eval(Tensor x, const float* gamma, const float* bet
         });
 }
 
-void CudaBackend::batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, const float* var,
-                                       Clamp act, float eps, Tensor dx, Tensor dresidual) {
-    check_batch_norm_eval_grad(y, dy, act, dx, dresidual);
+void CudaBackend::batch_norm_eval_grad(Tensor x, Tensor y, Tensor dy, const float* gamma,
+                                       const float* beta, const float* mean, const float* var,
+                                       Activation act, float eps, Tensor dx, Tensor dresidual) {
+    check_batch_norm_grad(x, y, dy, act, dx, dresidual);
     if (dy.elems() == 0) return;
+    if (dresidual) {
+        if (dresidual.data != dy.data) copy(dresidual, dy);
+        if (act) activate_grad(y, dresidual, act);
+        dy = dresidual;
+        act.kind = Activation::kNone;
+    }
     const size_t rows = dy.elems() / dy.C;
-    with_columns({dy, act ? y : dy, dx, dresidual}, eval_slabs(rows),
-                 [&](auto type, auto wide, dim3 grid, dim3 block) {
-                     using T = decltype(type);
-                     eval_gradient_kernel<T, wide()><<<grid, block, 0, stream_>>>(
-                         elements<T>(y), elements<T>(dy), rows, dy.C, gamma, var, act, eps,
-                         elements<T>(dx), elements<T>(dresidual));
-                     CUDA_LAUNCHED();
-                 });
+    with_columns({x, dy, dx}, eval_slabs(rows), [&](auto type, auto wide, dim3 grid, dim3 block) {
+        using T = decltype(type);
+        eval_gradient_kernel<T, wide()>
+            <<<grid, block, 0, stream_>>>(elements<T>(x), elements<T>(dy), rows, dy.C, gamma, beta,
+                                          mean, var, act, eps, elements<T>(dx));
+        CUDA_LAUNCHED();
+    });
 }
 
 }  // namespace convoy::CONVOY_DEVICE

@@ -274,11 +274,12 @@ void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool
         moments(y, *of_y);
 }
 
-void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) {
+void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx,
+                                bool add) {
     check_conv2d(dx, w, window, dy);
     check_pixels(dx, dy, window);
     check_types(dy, {w});
-    check_mask(mask, dx);
+    check_grad_x(dx, w, mask, add);
     if (dx.elems() == 0) return;
     if (is_depthwise(dx, w)) return depthwise_grad_x(dy, w, window, mask, dx);
     dy = in_chunks(dy, precision_, kCopyOfImages, memory_, stream_);
@@ -302,7 +303,8 @@ void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask,
                 const Matrix<false, T> matrix{elements<T>(filters), C, patches.depths, C};
                 with_out<T>(dx.type, [&](auto out) {
                     using Out = decltype(out);
-                    Epilogue<Out> epilogue{elements<Out>(dx), nullptr, false, elements<Out>(mask)};
+                    Epilogue<Out> epilogue{elements<Out>(dx), nullptr, false, elements<Out>(mask),
+                                           add};
                     if (window.stride_h * window.stride_w > 1)
                         epilogue.rows = {false,           dx.H,    dx.W,    window.stride_h,
                                          window.stride_w, h.first, v.first, h.pixels,

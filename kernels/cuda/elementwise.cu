@@ -17,6 +17,7 @@
 //           bytes at a time. Dropout goes number by number.
 //   bound   by memory, all of them.
 //   order   ds: the pixels of a thread, then the threads of a channel (moments.cuh).
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/moments.cuh"
@@ -28,43 +29,6 @@ namespace convoy::CONVOY_DEVICE {
 
 namespace {
 
-__device__ float sigmoid(float x) { return 1 / (1 + expf(-x)); }
-// max() and min() would turn a NaN into a number, and hide it.
-__device__ float clamped(float x, float most) { return x < 0 ? 0.0f : x > most ? most : x; }
-
-struct Activate {
-    Activation f;
-    __device__ float operator()(float x, float) const {
-        switch (f.kind) {
-            case Activation::kRelu: return x < 0 ? 0.0f : x;
-            case Activation::kRelu6: return clamped(x, 6);
-            case Activation::kLeakyRelu: return x < 0 ? f.slope * x : x;
-            case Activation::kElu: return x < 0 ? f.slope * expm1f(x) : x;
-            case Activation::kSigmoid: return sigmoid(x);
-            case Activation::kHardSigmoid: return clamped(x / 6 + 0.5f, 1);
-            case Activation::kSilu: return x * sigmoid(x);
-            case Activation::kHardSwish: return x * clamped(x / 6 + 0.5f, 1);
-        }
-        return x;
-    }
-};
-struct ActivateGrad {
-    Activation f;
-    // y: x if f.needs_x().
-    __device__ float operator()(float dy, float y) const {
-        switch (f.kind) {
-            case Activation::kRelu: return y <= 0 ? 0.0f : dy;
-            case Activation::kRelu6: return y <= 0 || y >= 6 ? 0.0f : dy;
-            case Activation::kLeakyRelu: return y <= 0 ? f.slope * dy : dy;
-            case Activation::kElu: return y <= 0 ? (y + f.slope) * dy : dy;
-            case Activation::kSigmoid: return dy * y * (1 - y);
-            case Activation::kHardSigmoid: return y <= 0 || y >= 1 ? 0.0f : dy / 6;
-            case Activation::kSilu: return dy * sigmoid(y) * (1 + y * (1 - sigmoid(y)));
-            case Activation::kHardSwish: return y <= -3 ? 0.0f : y >= 3 ? dy : dy * (y / 3 + 0.5f);
-        }
-        return dy;
-    }
-};
 struct Add {
     __device__ float operator()(float x, float y) const { return x + y; }
 };

@@ -82,7 +82,7 @@ struct Epilogue {
     __device__ __forceinline__ void put(int i, int j, int J, float (&sums)[kCount]) const {
         const size_t at = rows[i] * J + j;
         if (mask) mask_pack(sums, mask + at);
-        if (sizeof(T) == sizeof(float) && accumulate) {
+        if (accumulate) {
             float before[kCount];
             load_pack(before, out + at);
 #pragma unroll

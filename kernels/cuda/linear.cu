@@ -35,7 +35,7 @@ void CudaBackend::linear_grad_x(Tensor dy, Tensor w, Tensor mask, Tensor dx) {
     check_mask(mask, dx);
     const int N = dx.N, C = w.C, K = w.N;
     if (precision_ != Precision::kFp32)
-        return conv2d_grad_x(dy, w, Window::square(1), mask, as_pixels(dx));
+        return conv2d_grad_x(dy, w, Window::square(1), mask, as_pixels(dx), false);
     with_type(dx.type, [&](auto type) {
         using T = decltype(type);
         const Epilogue<T> epilogue{elements<T>(dx), nullptr, false, elements<T>(mask)};

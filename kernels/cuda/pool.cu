@@ -109,11 +109,12 @@ __global__ void avg_pool_kernel(const T* __restrict__ x, Shape xs, T* __restrict
 
 template <class T, int kWide>
 __global__ void avg_pool_grad_kernel(const T* __restrict__ dy, Shape ys, Divisor P, Divisor Q,
-                                     T* __restrict__ dx, Shape xs, Pixels packs) {
+                                     T* __restrict__ dx, Shape xs, Pixels packs, bool add) {
     for (size_t i = first_index(); i < packs.count; i += grid_width()) {
         const Pixel at = packs[i];
         const Area outputs(at.h, at.w, packs.H, packs.W, ys);
         float sum[kWide] = {};
+        if (add) load_pack(sum, dx + i * kWide);
         for (int p = outputs.h0; p < outputs.h1; ++p)
             for (int q = outputs.w0; q < outputs.w1; ++q) {
                 const float pixels = float(Area(p, q, P, Q, xs).pixels());
@@ -165,13 +166,13 @@ void CudaBackend::avg_pool(Tensor x, Tensor y) {
     });
 }
 
-void CudaBackend::avg_pool_grad(Tensor dy, Tensor dx) {
+void CudaBackend::avg_pool_grad(Tensor dy, Tensor dx, bool add) {
     check_avg_pool(dx, dy);
     with_pack({dx, dy}, [&](auto type, auto wide) {
         using T = decltype(type);
         const Pixels packs(dx.shape(), wide());
         avg_pool_grad_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
-            elements<T>(dy), dy.shape(), dy.H, dy.W, elements<T>(dx), dx.shape(), packs);
+            elements<T>(dy), dy.shape(), dy.H, dy.W, elements<T>(dx), dx.shape(), packs, add);
         CUDA_LAUNCHED();
     });
 }

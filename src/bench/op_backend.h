@@ -72,9 +72,10 @@ class OpBackend : public Backend {
         call(conv2d_op(of_y ? "conv2d_moments" : "conv2d", x, w, y, window),
              [&] { to_.conv2d(x, w, b, window, relu, y, of_y); });
     }
-    void conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) override {
+    void conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx,
+                       bool add) override {
         call(conv2d_op("conv2d_grad_x", dx, w, dy, window),
-             [&] { to_.conv2d_grad_x(dy, w, window, mask, dx); });
+             [&] { to_.conv2d_grad_x(dy, w, window, mask, dx, add); });
     }
     void conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) override {
         call(conv2d_op("conv2d_grad_w", x, dw, dy, window),
@@ -96,30 +97,32 @@ class OpBackend : public Backend {
         call({"moments", x.shape().text(), bytes({x})}, [&] { to_.moments(x, to); });
     }
     void batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd, const float* gamma,
-                    const float* beta, Tensor residual, Clamp act, Tensor y) override {
+                    const float* beta, Tensor residual, Activation act, Tensor y) override {
         call({"batch_norm", x.shape().text(), bytes({x, residual, y})},
              [&] { to_.batch_norm(x, groups, mean_rstd, gamma, beta, residual, act, y); });
     }
-    // Two passes over memory: first the sums, then dx.
+    // Two passes over memory: first the sums and dresidual, then dx.
     void batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups, const float* gamma,
-                         Clamp act, const float* mean_rstd, Tensor dx, Tensor dresidual,
-                         float* dgamma, float* dbeta) override {
-        const double pass = bytes({x, act ? y : nullptr, dy});
-        call({"batch_norm_grad", x.shape().text(), 2 * pass + bytes({dx, dresidual})}, [&] {
-            to_.batch_norm_grad(x, y, dy, groups, gamma, act, mean_rstd, dx, dresidual, dgamma,
-                                dbeta);
+                         const float* beta, Activation act, const float* mean_rstd, Tensor dx,
+                         Tensor dresidual, float* dgamma, float* dbeta) override {
+        const double moved = bytes({x, dy, act && dresidual ? y : nullptr, dresidual, x, dy, dx});
+        call({"batch_norm_grad", x.shape().text(), moved}, [&] {
+            to_.batch_norm_grad(x, y, dy, groups, gamma, beta, act, mean_rstd, dx, dresidual,
+                                dgamma, dbeta);
         });
     }
     void batch_norm_eval(Tensor x, const float* gamma, const float* beta, const float* mean,
-                         const float* var, Tensor residual, Clamp act, float eps,
+                         const float* var, Tensor residual, Activation act, float eps,
                          Tensor y) override {
         call({"batch_norm_eval", x.shape().text(), bytes({x, residual, y})},
              [&] { to_.batch_norm_eval(x, gamma, beta, mean, var, residual, act, eps, y); });
     }
-    void batch_norm_eval_grad(Tensor y, Tensor dy, const float* gamma, const float* var, Clamp act,
-                              float eps, Tensor dx, Tensor dresidual) override {
-        call({"batch_norm_eval_grad", y.shape().text(), bytes({y, dy, dx, dresidual})},
-             [&] { to_.batch_norm_eval_grad(y, dy, gamma, var, act, eps, dx, dresidual); });
+    void batch_norm_eval_grad(Tensor x, Tensor y, Tensor dy, const float* gamma, const float* beta,
+                              const float* mean, const float* var, Activation act, float eps,
+                              Tensor dx, Tensor dresidual) override {
+        call({"batch_norm_eval_grad", x.shape().text(), bytes({x, dy, dx, dresidual})}, [&] {
+            to_.batch_norm_eval_grad(x, y, dy, gamma, beta, mean, var, act, eps, dx, dresidual);
+        });
     }
 
     void activate(Tensor x, Activation f) override {
@@ -159,9 +162,9 @@ class OpBackend : public Backend {
         call({"avg_pool", cat(x.shape().text(), " to ", y.H, "x", y.W), bytes({x, y})},
              [&] { to_.avg_pool(x, y); });
     }
-    void avg_pool_grad(Tensor dy, Tensor dx) override {
+    void avg_pool_grad(Tensor dy, Tensor dx, bool add) override {
         call({"avg_pool_grad", cat(dx.shape().text(), " to ", dy.H, "x", dy.W), bytes({dx, dy})},
-             [&] { to_.avg_pool_grad(dy, dx); });
+             [&] { to_.avg_pool_grad(dy, dx, add); });
     }
     void dropout(Tensor x, float p, const Draws& draws, std::span<const uint64_t> sample_ids,
                  uint16_t purpose) override {

@@ -53,6 +53,9 @@ class Layer {
     virtual bool trained() const { return false; }
     // Asks the layer to compute the statistics of its output for the batch norm that follows.
     virtual bool take_statistics(BatchStatistics&) { return false; }
+    // Asks the layer to add its dx to this value instead of writing it elsewhere. To be called
+    // before its plan_backward, which then returns this value. False: it cannot.
+    virtual bool add_dx_to(Value) { return false; }
 
     // Planning: forward of all layers, then backward. needs_dx: an earlier layer is trained.
     virtual Value plan_forward(Value x, MemoryPlan& plan, bool training) = 0;
@@ -84,8 +87,11 @@ struct Layers : std::vector<std::unique_ptr<Layer>> {
         return x;
     }
     // Stops at the first trained layer, unless dx is needed.
-    Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx) {
+    // sum: dx is to be added to this value, which is then returned, if the first layer can do so.
+    Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx, Value sum = {}) {
         lowest = 0;
+        if (needs_dx && sum.buffer && sum.keep == Keep::kNothing && !empty())
+            front()->add_dx_to(sum);
         while (!needs_dx && lowest < size() && !at(lowest)->trained()) ++lowest;
         for (size_t i = size(); i-- > lowest;)
             dy = at(i)->plan_backward(dy, plan, needs_dx || i > lowest);

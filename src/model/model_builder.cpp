@@ -29,6 +29,19 @@ Layers Builder::build() {
     return layers;
 }
 
+// The activation of `next` that a layer applies itself, or none.
+static Activation fused(const LayerKind& layer, const LayerKind& next) {
+    const Activation act{next.activation};
+    const bool fits = &layer == &kBatchNorm ? act.fits_norm() : layer.takes_relu && &next == &kRelu;
+    return {fits ? act.kind : Activation::kNone};
+}
+
+std::string Fusion::act_text() const {
+    for (const LayerKind* kind : kLayerKinds)
+        if (act && kind->activation == act.kind) return cat(" + ", kind->name);
+    return "";
+}
+
 Layers Builder::build(std::span<const LayerText> texts) {
     ++depth_;
     Layers layers;
@@ -44,10 +57,9 @@ Layers Builder::build(std::span<const LayerText> texts) {
         if (fuses) {
             fusion.before = layers.empty() ? nullptr : layers.back().get();
             fusion.mask_dx = kind.masks_dx && after_relu;
-            fusion.relu = kind.takes_relu && !last && texts[i + 1].kind == kRelu.name;
-            fusion.relu6 = &kind == &kBatchNorm && !last && texts[i + 1].kind == kRelu6.name;
-            i += fusion.relu + fusion.relu6;
-            const bool ends_in_relu = fusion.relu || (kind.ends_in_relu && text.relu);
+            if (!last) fusion.act = fused(kind, *find_kind(texts[i + 1].kind));
+            i += bool(fusion.act);
+            const bool ends_in_relu = &kind == &kRelu || (kind.takes_relu && fusion.act);
             fusion.dy_is_masked = ends_in_relu && reader_masks(texts.subspan(i + 1));
             after_relu = ends_in_relu || (after_relu && kind.keeps_sign);
         }

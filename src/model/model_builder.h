@@ -15,15 +15,14 @@ namespace convoy {
 
 // Operations of neighbours that a layer does in its calls, and vice versa.
 struct Fusion {
-    bool relu = false;          // this layer computes the relu after it: y = max(0, …)
-    bool relu6 = false;         // … or the relu6: y = min(6, max(0, …))
-    bool dy_is_masked = false;  // the layer that reads y computes that relu's gradient
-    bool mask_dx = false;       // x is the output of a relu: this layer sets dx to 0 where x <= 0
-    bool addend = false;        // this layer adds the shortcut of a residual block before its relu
-    bool floats = false;        // y is the logits: floats, whatever the type of activations
-    Layer* before = nullptr;    // the layer before, for take_statistics; null: it may not be asked
+    Activation act = {Activation::kNone};  // this layer applies the activation layer after it
+    bool dy_is_masked = false;             // the layer that reads y computes that relu's gradient
+    bool mask_dx = false;     // x is the output of a relu: this layer sets dx to 0 where x <= 0
+    bool addend = false;      // this layer adds the shortcut of a residual block before its relu
+    bool floats = false;      // y is the logits: floats, whatever the type of activations
+    Layer* before = nullptr;  // the layer before, for take_statistics; null: it may not be asked
 
-    const char* relu_text() const { return relu ? " + relu" : relu6 ? " + relu6" : ""; }
+    std::string act_text() const;  // " + relu", for the table
 };
 
 inline std::string image_text(Shape x) { return cat(x.H, "x", x.W, "x", x.C); }

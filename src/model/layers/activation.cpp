@@ -6,10 +6,10 @@ namespace convoy {
 
 class ActivationLayer final : public Layer {
  public:
-    ActivationLayer(const LayerText& text, const Fusion& fusion, Builder& builder,
-                    Activation::Kind kind)
-        : Layer(builder.backend), relu_{true, fusion.dy_is_masked, {kind, text.number}} {
-        const bool bends = kind == Activation::kLeakyRelu || kind == Activation::kElu;
+    ActivationLayer(const LayerText& text, const Fusion& fusion, Builder& builder)
+        : Layer(builder.backend),
+          relu_{{find_kind(text.kind)->activation, text.number}, fusion.dy_is_masked} {
+        const bool bends = *find_kind(text.kind)->argument;
         builder.add_line(bends ? cat(text.kind, " ", text.number) : text.kind, builder.shape);
     }
 
@@ -47,19 +47,21 @@ class ActivationLayer final : public Layer {
     Tensor of_;              // of the pass
 };
 
-template <Activation::Kind kKind>
-static std::unique_ptr<Layer> make(const LayerText& text, const Fusion& fusion, Builder& builder) {
-    return std::make_unique<ActivationLayer>(text, fusion, builder, kKind);
+static constexpr LayerKind kind_of(const char* name, Activation::Kind activation,
+                                   const char* argument = "") {
+    return {.name = name,
+            .argument = argument,
+            .make = make_layer<ActivationLayer>,
+            .activation = activation};
 }
 
-const LayerKind kRelu{.name = "relu", .make = make<Activation::kRelu>, .ends_in_relu = true};
-const LayerKind kRelu6{.name = "relu6", .make = make<Activation::kRelu6>};
-const LayerKind kLeakyRelu{
-    .name = "leaky_relu", .argument = "A", .make = make<Activation::kLeakyRelu>};
-const LayerKind kElu{.name = "elu", .argument = "A", .make = make<Activation::kElu>};
-const LayerKind kSigmoid{.name = "sigmoid", .make = make<Activation::kSigmoid>};
-const LayerKind kHardSigmoid{.name = "hardsigmoid", .make = make<Activation::kHardSigmoid>};
-const LayerKind kSilu{.name = "silu", .make = make<Activation::kSilu>};
-const LayerKind kHardSwish{.name = "hardswish", .make = make<Activation::kHardSwish>};
+const LayerKind kRelu = kind_of("relu", Activation::kRelu);
+const LayerKind kRelu6 = kind_of("relu6", Activation::kRelu6);
+const LayerKind kLeakyRelu = kind_of("leaky_relu", Activation::kLeakyRelu, "A");
+const LayerKind kElu = kind_of("elu", Activation::kElu, "A");
+const LayerKind kSigmoid = kind_of("sigmoid", Activation::kSigmoid);
+const LayerKind kHardSigmoid = kind_of("hardsigmoid", Activation::kHardSigmoid);
+const LayerKind kSilu = kind_of("silu", Activation::kSilu);
+const LayerKind kHardSwish = kind_of("hardswish", Activation::kHardSwish);
 
 }  // namespace convoy

@@ -22,8 +22,13 @@ class AvgPool final : public Layer {
     }
     Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx) override {
         if (!y_value_ || !needs_dx) return dy;
-        plan.op({dy});
-        return dx_value_ = plan.make(x_shape_);
+        plan.op({dy, dx_value_});
+        return dx_value_ ? dx_value_ : dx_value_ = plan.make(x_shape_);
+    }
+    bool add_dx_to(Value sum) override {
+        if (!y_value_) return false;
+        dx_value_ = sum;
+        return adds_ = true;
     }
 
     Tensor forward(Tensor x, const Pass&) override {
@@ -35,12 +40,13 @@ class AvgPool final : public Layer {
     Tensor backward(Tensor dy, const Pass&, GradListener&) override {
         if (!dx_value_) return dy;
         const Tensor dx = dx_value_.first(dy.N);
-        backend_.avg_pool_grad(dy, dx);
+        backend_.avg_pool_grad(dy, dx, adds_);
         return dx;
     }
 
  private:
     const int P_, Q_;
+    bool adds_ = false;  // to dx
     Shape x_shape_;
     Value y_value_, dx_value_;
 };

@@ -36,15 +36,13 @@ BatchNorm::BatchNorm(const LayerText& text, const Fusion& fusion, Builder& build
       beta_(add(text, "bias", 0, false, builder)),
       mean_(add(text, "running_mean", 0, true, builder)),
       var_(add(text, "running_var", 1, true, builder)),
-      relu_{fusion.relu || fusion.relu6,
-            fusion.dy_is_masked,
-            {fusion.relu6 ? Activation::kRelu6 : Activation::kRelu}},
+      act_(fusion.act),
       has_addend_(fusion.addend),
       eps_(text.eps),
       statistics_(mean_, eps_),
       statistics_come_(fusion.before && fusion.before->take_statistics(statistics_)) {
     var_.joined = true;
-    builder.add_line(cat("batchnorm", has_addend_ ? " + shortcut" : "", fusion.relu_text()),
+    builder.add_line(cat("batchnorm", has_addend_ ? " + shortcut" : "", fusion.act_text()),
                      builder.shape);
 }
 
@@ -53,20 +51,20 @@ Value BatchNorm::plan_forward(Value x, MemoryPlan& plan, bool training) {
     if (!statistics_come_) statistics_.plan(x.shape, plan, training);
     plan.use(statistics_.mean_rstd);
     x_value_ = x;
-    if (!statistics_.mean_rstd && x.keep == Keep::kNothing) {
+    if (!training && x.keep == Keep::kNothing) {
         y_value_ = x;
     } else if (has_addend_ && addend_value.keep == Keep::kNothing) {
         y_value_ = addend_value;
     } else {
         y_value_ = plan.make(x.shape);
     }
-    return plan.kept(y_value_, relu_.keep(training));
+    const bool reads_y = training && has_addend_ && act_;
+    return plan.kept(y_value_, reads_y ? Keep::kSign : Keep::kNothing);
 }
 
 Value BatchNorm::plan_backward(Value dy, MemoryPlan& plan, bool) {
-    plan.op({dy, statistics_.mean_rstd});
-    if (relu_.needs_grad()) plan.use(y_value_);
-    if (statistics_.mean_rstd) plan.use(x_value_);
+    plan.op({dy, x_value_, statistics_.mean_rstd});
+    if (has_addend_ && act_) plan.use(y_value_);
     const bool in_place = dy.keep == Keep::kNothing;
     if (has_addend_) addend_grad_value = in_place ? dy : plan.make(dy.shape);
     dx_value_ = in_place && !has_addend_ ? dy : plan.make(dy.shape);
@@ -79,11 +77,10 @@ Tensor BatchNorm::forward(Tensor x, const Pass& pass) {
     const float *gamma = gamma_.value.floats(), *beta = beta_.value.floats();
     if (const Moments* moments = statistics_.moments(x, pass)) {
         if (!statistics_come_) backend_.moments(x, *moments);
-        backend_.batch_norm(x, pass.groups, moments->mean_rstd, gamma, beta, addend, relu_.clamp(),
-                            y_);
+        backend_.batch_norm(x, pass.groups, moments->mean_rstd, gamma, beta, addend, act_, y_);
     } else {
         backend_.batch_norm_eval(x, gamma, beta, mean_.value.floats(), var_.value.floats(), addend,
-                                 relu_.clamp(), eps_, y_);
+                                 act_, eps_, y_);
     }
     return y_;
 }
@@ -91,14 +88,14 @@ Tensor BatchNorm::forward(Tensor x, const Pass& pass) {
 Tensor BatchNorm::grad(Tensor dy, const Pass& pass) {
     const Tensor dx = dx_value_.first(dy.N);
     addend_grad = addend_grad_value.first(dy.N);
-    const float* gamma = gamma_.value.floats();
+    const float *gamma = gamma_.value.floats(), *beta = beta_.value.floats();
     if (statistics_.mean_rstd) {
-        backend_.batch_norm_grad(x_, y_, dy, pass.groups, gamma, relu_.grad_clamp(),
+        backend_.batch_norm_grad(x_, y_, dy, pass.groups, gamma, beta, act_,
                                  statistics_.mean_rstd.first(dy.N).floats(), dx, addend_grad,
                                  gamma_.grad.floats(), beta_.grad.floats());
     } else {
-        backend_.batch_norm_eval_grad(y_, dy, gamma, var_.value.floats(), relu_.grad_clamp(), eps_,
-                                      dx, addend_grad);
+        backend_.batch_norm_eval_grad(x_, y_, dy, gamma, beta, mean_.value.floats(),
+                                      var_.value.floats(), act_, eps_, dx, addend_grad);
     }
     return dx;
 }
@@ -109,10 +106,7 @@ void BatchNorm::call_ready(GradListener& listener) const {
     listener.ready(gamma_);
 }
 
-const LayerKind kBatchNorm{.name = "batchnorm",
-                           .argument = "NAME",
-                           .may = "eps",
-                           .make = make_layer<BatchNorm>,
-                           .takes_relu = true};
+const LayerKind kBatchNorm{
+    .name = "batchnorm", .argument = "NAME", .may = "eps", .make = make_layer<BatchNorm>};
 
 }  // namespace convoy

@@ -49,7 +49,7 @@ class BatchNorm final : public Layer {
 
  private:
     Param &gamma_, &beta_, &mean_, &var_;
-    const FusedRelu relu_;
+    const Activation act_;
     const bool has_addend_;
     const float eps_;
     BatchStatistics statistics_;

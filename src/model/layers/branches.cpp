@@ -60,7 +60,7 @@ class Branches final : public Layer {
             if (branch.layers.empty() || !(needs_dx || branch.layers.trained())) continue;
             plan.op({dy});
             branch.dy = plan.make({dy.shape.N, dy.shape.H, dy.shape.W, branch.channels});
-            const Value own = branch.layers.plan_backward(branch.dy, plan, needs_dx);
+            const Value own = branch.layers.plan_backward(branch.dy, plan, needs_dx, dx);
             if (dx) plan.op({dx, own});
             if (!dx) dx = own;
         }
@@ -86,7 +86,7 @@ class Branches final : public Layer {
             const Tensor slice = branch.dy.first(dy.N);
             backend_.copy_channels(slice, dy, branch.first);
             const Tensor own = branch.layers.backward(slice, pass, listener);
-            if (dx && any) backend_.add(dx, own);
+            if (dx && any && dx.data != own.data) backend_.add(dx, own);
             any = true;  // the first branch's dx becomes the sum
         }
         if (!dx_value_) return {};

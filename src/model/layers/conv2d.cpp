@@ -17,11 +17,12 @@ class Conv2d final : public Weighted {
                           " input channels and its ", K, " output channels");
         const bool depthwise = G == x.C && G == K;
         parts_ = depthwise ? 1 : G;
+        can_add_ = G == 1 && !mask_dx_;
         floats_ &= G == 1;
         y_shape_ = {1, window_.out_h(x.H), window_.out_w(x.W), K};
         builder.add_weights(text, {K, window_.size_h, window_.size_w, x.C / G}, 4, w_, b_);
         const std::string groups = G == 1 ? "" : depthwise ? " depthwise" : cat(" groups ", G);
-        builder.add_line(cat("conv2d ", K, " ", window_text(window_), groups, fusion.relu_text()),
+        builder.add_line(cat("conv2d ", K, " ", window_text(window_), groups, fusion.act_text()),
                          y_shape_, 2.0 * double(y_shape_.elems()) * double(w_->shape.row_elems()));
     }
 
@@ -29,6 +30,11 @@ class Conv2d final : public Weighted {
         if (parts_ > 1) return false;
         statistics_ = &statistics;
         return true;
+    }
+
+    bool add_dx_to(Value sum) override {
+        if (can_add_) dx_value_ = sum;
+        return adds_ = can_add_;
     }
 
     Value plan_forward(Value x, MemoryPlan& plan, bool training) override {
@@ -54,14 +60,14 @@ class Conv2d final : public Weighted {
         y_ = y_value_.first(x.N);
         const Moments* of_y = statistics_ ? statistics_->moments(y_, pass) : nullptr;
         if (parts_ == 1) {
-            backend_.conv2d(x, w_->operand, bias(), window_, relu_.on, y_, of_y);
+            backend_.conv2d(x, w_->operand, bias(), window_, bool(relu_.f), y_, of_y);
             return y_;
         }
         const Tensor from = part_x_.first(x.N), to = part_y_.first(x.N);
         for (int part = 0; part < parts_; ++part) {
             backend_.copy_channels(from, x, part * from.C);
             backend_.conv2d(from, filters(w_->operand, part), b_ ? bias() + part * to.C : nullptr,
-                            window_, relu_.on, to);
+                            window_, bool(relu_.f), to);
             backend_.copy_channels(y_, to, part * to.C);
         }
         return y_;
@@ -73,7 +79,9 @@ class Conv2d final : public Weighted {
         if (parts_ == 1) {
             if (trained()) backend_.conv2d_grad_w(x_, dy, window_, w_->grad, bias_grad());
             if (trained()) call_ready(listener);
-            if (dx) backend_.conv2d_grad_x(dy, w_->operand, window_, mask_dx_ ? x_ : Tensor{}, dx);
+            if (dx)
+                backend_.conv2d_grad_x(dy, w_->operand, window_, mask_dx_ ? x_ : Tensor{}, dx,
+                                       adds_);
             return dx;
         }
         const Tensor from = grad_y_.first(dy.N), x = grad_x_.first(dy.N);
@@ -104,6 +112,7 @@ class Conv2d final : public Weighted {
 
     const Window window_;
     int parts_ = 1;                          // groups computed one after the other
+    bool can_add_ = false;                   // to dx
     BatchStatistics* statistics_ = nullptr;  // of y, or null
     Value part_x_, part_y_, grad_x_, grad_y_, grad_dx_;
 };

@@ -36,7 +36,8 @@ class Excite final : public Layer {
         ds_value_ = plan.make(s_value_.shape);
         if (dy.keep != Keep::kNothing) copy_ = plan.make(dy.shape);
         const Value dx = copy_ ? copy_ : dy;
-        const Value from_layers = layers_.plan_backward(ds_value_, plan, needs_dx);
+        const Value from_layers =
+            layers_.plan_backward(ds_value_, plan, needs_dx, plan.kept(dx, Keep::kNothing));
         if (needs_dx) plan.op({dx, from_layers});
         return needs_dx ? plan.kept(dx, Keep::kNothing) : Value();
     }
@@ -52,7 +53,7 @@ class Excite final : public Layer {
         backend_.scale_channels_grad(x_, s_, dy, dx, ds);
         const Tensor from_layers = layers_.backward(ds, pass, listener);
         if (!needs_dx_) return {};
-        backend_.add(dx, from_layers);
+        if (dx.data != from_layers.data) backend_.add(dx, from_layers);
         return dx;
     }
 

@@ -9,23 +9,16 @@
 namespace convoy {
 
 struct FusedRelu {
-    bool on = false;
-    bool dy_is_masked = false;  // by the reader of y
-    Activation f = {};          // batch norm also fuses kRelu6; others are never fused
+    Activation f = {Activation::kNone};  // fused, it is none or relu
+    bool dy_is_masked = false;           // by the reader of y
 
-    bool needs_grad() const { return on && !dy_is_masked; }
+    bool needs_grad() const { return f && !dy_is_masked; }
     Keep keep(bool training) const {
         if (!training || !needs_grad()) return Keep::kNothing;
         return f.needs_x()                   ? Keep::kNothing
                : f.kind == Activation::kRelu ? Keep::kSign
                                              : Keep::kValues;
     }
-
-    // For the calls of batch norm: forward; backward, where dy is not masked yet.
-    Clamp clamp() const {
-        return on && f.kind == Activation::kRelu6 ? Clamp::at(6) : Clamp(bool(on));
-    }
-    Clamp grad_clamp() const { return needs_grad() ? clamp() : Clamp(); }
 
     // Within an op that reads dy. Returns dy after the relu's gradient: in place, or a copy.
     Value plan_grad(Value dy, Value y, MemoryPlan& plan) {

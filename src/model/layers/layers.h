@@ -16,11 +16,11 @@ struct LayerKind {
 
     // For a block that ends with "end": the separator of its branches; "" if it has only one.
     const char* mark = nullptr;
-    bool stride_is_size = false;  // default of stride (else 1)
-    bool takes_relu = false;      // Fusion::relu
-    bool masks_dx = false;        // Fusion::mask_dx
-    bool ends_in_relu = false;    // without Fusion::relu
-    bool keeps_sign = false;      // y > 0 where x > 0, or dx is 0 there: y can serve as the mask
+    bool stride_is_size = false;                      // default of stride (else 1)
+    Activation::Kind activation = Activation::kNone;  // of an activation layer
+    bool takes_relu = false;  // Fusion::act is at most a relu, whose gradient the reader computes
+    bool masks_dx = false;    // Fusion::mask_dx
+    bool keeps_sign = false;  // y > 0 where x > 0, or dx is 0 there: y can serve as the mask
 };
 
 template <class L>

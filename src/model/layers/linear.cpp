@@ -15,13 +15,13 @@ class Linear final : public Weighted {
         y_shape_ = {1, 1, 1, K};
         builder.add_weights(text, {K, 1, 1, x.C}, 2, w_, b_);
         w_->flat = std::exchange(builder.flat, {});
-        builder.add_line(cat("linear ", K, fusion.relu_text()), y_shape_, 2.0 * K * x.C);
+        builder.add_line(cat("linear ", K, fusion.act_text()), y_shape_, 2.0 * K * x.C);
     }
 
     Tensor forward(Tensor x, const Pass&) override {
         x_ = x;  // a view; the plan keeps it valid until backward has read it
         y_ = y_value_.first(x.N);
-        backend_.linear(x, w_->operand, bias(), relu_.on, y_);
+        backend_.linear(x, w_->operand, bias(), bool(relu_.f), y_);
         return y_;
     }
 

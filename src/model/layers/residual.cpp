@@ -12,8 +12,8 @@ namespace convoy {
 
 class Residual final : public Layer {
  public:
-    Residual(const LayerText& text, const Fusion& fusion, Builder& builder)
-        : Layer(builder.backend), relu_{text.relu, fusion.dy_is_masked} {
+    Residual(const LayerText& text, const Fusion&, Builder& builder)
+        : Layer(builder.backend), relu_{{text.relu ? Activation::kRelu : Activation::kNone}} {
         builder.check_image(text);
         const std::string outside = builder.prefix;
         builder.prefix += text.name + ".";
@@ -24,10 +24,7 @@ class Residual final : public Layer {
         main_ = builder.build(main.first(main.size() - norm_adds));
         if (norm_adds) {
             Layer* before = main_.empty() ? nullptr : main_.back().get();
-            const Fusion of_norm{.relu = text.relu,
-                                 .dy_is_masked = fusion.dy_is_masked,
-                                 .addend = true,
-                                 .before = before};
+            const Fusion of_norm{.act = relu_.f, .addend = true, .before = before};
             norm_ = std::make_unique<BatchNorm>(main.back(), of_norm, builder);
         }
         const Shape y = std::exchange(builder.shape, x);
@@ -73,7 +70,7 @@ class Residual final : public Layer {
         const Value from_shortcut = shortcut_.plan_backward(into_shortcut, plan, needs_dx);
         // If the shortcut returned the same buffer, main must not change it before the sum.
         if (needs_dx && from_shortcut.buffer == into_main.buffer) into_main.keep = Keep::kValues;
-        const Value dx = main_.plan_backward(into_main, plan, needs_dx);
+        const Value dx = main_.plan_backward(into_main, plan, needs_dx, from_shortcut);
         if (!needs_dx) return {};
         plan.op({dx, from_shortcut});
         return plan.kept(dx, Keep::kNothing);
@@ -88,7 +85,7 @@ class Residual final : public Layer {
         y_ = y_value_.first(x.N);
         if (y_.data != main.data) backend_.copy(y_, main);
         backend_.add(y_, addend);
-        if (relu_.on) backend_.activate(y_);
+        if (relu_.f) backend_.activate(y_);
         return y_;
     }
 
@@ -103,7 +100,7 @@ class Residual final : public Layer {
         if (norm_) norm_->call_ready(listener);
         const Tensor dx = main_.backward(dy, pass, listener);
         if (!needs_dx_) return {};
-        backend_.add(dx, from_shortcut);
+        if (dx.data != from_shortcut.data) backend_.add(dx, from_shortcut);
         return dx;
     }
 
@@ -120,7 +117,6 @@ const LayerKind kResidual{.name = "residual",
                           .argument = "NAME",
                           .may = "relu",
                           .make = make_layer<Residual>,
-                          .mark = "shortcut",
-                          .ends_in_relu = true};
+                          .mark = "shortcut"};
 
 }  // namespace convoy

@@ -10,7 +10,7 @@ class Weighted : public Layer {
  public:
     Weighted(const Fusion& fusion, Backend& backend)
         : Layer(backend),
-          relu_{fusion.relu, fusion.dy_is_masked},
+          relu_{fusion.act, fusion.dy_is_masked},
           mask_dx_(fusion.mask_dx),
           floats_(fusion.floats) {}
 
@@ -27,8 +27,8 @@ class Weighted : public Layer {
         plan.op({dy, trained() ? x_value_ : Value{}});
         dy = relu_.plan_grad(dy, y_value_, plan);
         if (!needs_dx) return {};
-        plan.op({dy, mask_dx_ ? x_value_ : Value{}});
-        return dx_value_ = plan.make(x_value_.shape);
+        plan.op({dy, mask_dx_ ? x_value_ : Value{}, dx_value_});
+        return dx_value_ ? dx_value_ : dx_value_ = plan.make(x_value_.shape);
     }
 
  protected:
@@ -44,7 +44,8 @@ class Weighted : public Layer {
     Shape y_shape_;       // of one image
     FusedRelu relu_;
     const bool mask_dx_;
-    bool floats_;  // y is floats
+    bool floats_;        // y is floats
+    bool adds_ = false;  // to dx
     Value x_value_, y_value_, dx_value_;
     Tensor x_, y_;  // of the pass
 };
