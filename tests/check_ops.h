@@ -134,7 +134,9 @@ inline void check_conv(Backend& backend, Precision precision, const ConvCase& c)
         backend.conv2d_grad_x(view(dy, ys), view(w, ws), window, nullptr, view(dx, xs), true);
         auto want = reference::conv2d_grad_x(DY, W, window, xs, {}).v;
         for (size_t i = 0; i < want.size(); ++i) want[i] += X.v[i];
-        CHECK_CLOSE(dx.span(), want, sum_tolerance(terms + 1) + storage_tolerance(precision, want));
+        // In bf16 the product may be rounded before it is added.
+        CHECK_CLOSE(dx.span(), want,
+                    sum_tolerance(terms + 1) + 2 * storage_tolerance(precision, want));
     }
     const std::vector<float> dw0 = random_floats(w.size(), 5);
     Guarded dw(dw0), db(b), again(dw0);
