@@ -3,6 +3,7 @@
 
 #include "src/base/check.h"
 #include "src/base/table.h"
+#include "src/base/text.h"
 #include "src/cli/commands.h"
 #include "src/job/device_choice.h"
 #include "src/plan/probe.h"
@@ -34,31 +35,31 @@ void print_measured(const JobTiming& timing, const std::vector<Peer>& peers,
 
 void print_forecasts(const JobTiming& timing, const Config& config,
                      const std::vector<double>& shares, bool fair) {
-    std::vector<Forecast> all;
-    std::vector<std::string> options;
-    const int world = int(shares.size());
-    for (int ranks = 1; ranks <= world && ranks <= config.batch; ++ranks) {
-        const std::vector<double> part = fair && ranks < world
-                                             ? fair_shares(timing, ranks)
-                                             : std::vector(shares.begin(), shares.begin() + ranks);
-        if (std::ranges::max(part) == 0) continue;
-        for (const Way& way : kWays) {
-            if (ranks == 1 && &way != kWays) break;
-            all.push_back(forecast(timing, way, config.batch, part));
-            options.push_back(cat("--world ", ranks, ranks > 1 ? cat(" ", way.options) : "",
-                                  fair && ranks > 1 ? cat(" --share ", shares_text(part)) : ""));
-        }
-    }
-    if (all.empty()) fail("--share gives no rank any image: give at least one weight above 0");
+    struct Row {
+        Forecast forecast;
+        std::string options;
+    };
+    std::vector<Row> rows;
     // The fastest of the ways with the same result as one rank. More ranks, or another format, must
     // be at least 2 % faster.
     size_t best = 0;
-    for (size_t i = 0; i < all.size(); ++i)
-        if (all[i].way->every == 1 && all[i].images_per_second > 1.02 * all[best].images_per_second)
-            best = i;
+    for (int ranks = 1; ranks <= std::ssize(shares); ++ranks) {
+        std::vector<double> part(shares.begin(), shares.begin() + ranks);
+        if (fair) part = fair_shares(timing, ranks);
+        if (std::ranges::max(part) == 0) continue;
+        for (const Way& way : kWays) {
+            if (ranks == 1 && &way != kWays) break;
+            rows.push_back({forecast(timing, way, config.batch, part),
+                            cat("--world ", ranks, ranks > 1 ? cat(" ", way.options) : "",
+                                fair && ranks > 1 ? " --share " + join_text(part, ":") : "")});
+            const auto speed_of = [&](size_t i) { return rows[i].forecast.images_per_second; };
+            if (way.every == 1 && speed_of(rows.size() - 1) > 1.02 * speed_of(best))
+                best = rows.size() - 1;
+        }
+    }
     Table table(config.json);
-    for (size_t i = 0; i < all.size(); ++i) {
-        const Forecast& one = all[i];
+    for (const auto& [one, options] : rows) {
+        const bool is_best = &one == &rows[best].forecast;
         table.row({{"plan", "prediction"},
                    {"ranks", one.ranks, "ranks"},
                    {"wire", one.way->bf16 ? "bf16" : "fp32"},
@@ -68,17 +69,10 @@ void print_forecasts(const JobTiming& timing, const Config& config,
                    {"efficiency", one.efficiency},
                    {"", 100 * one.efficiency, "of compute", "{:.0f} %"},
                    {"step_ms", 1e3 * one.step_seconds},
-                   {"best", i == best},
-                   {"options", options[i]},
-                   {"", i == best ? "best: " + options[i] : "", "", "{:<}"}});
+                   {"best", is_best},
+                   {"options", options},
+                   {"", is_best ? "best: " + options : "", "", "{:<}"}});
     }
-    if (config.json || world == 1 || all[best].ranks > 1) return;
-    const Forecast &alone = all.front(), &rarely = all.back();  // DiLoCo of all ranks
-    fmt::print("one rank alone is faster: {:.1f} img/s. {}\n", alone.images_per_second,
-               rarely.images_per_second > alone.images_per_second
-                   ? fmt::format("All ranks with DiLoCo ({}) may reach {:.1f} img/s",
-                                 rarely.way->options, rarely.images_per_second)
-                   : "With a larger --batch several ranks compute longer per sum");
 }
 
 int plan_in_job(JobSession& job) {
@@ -96,7 +90,7 @@ int plan_in_job(JobSession& job) {
         probe_job(communicator, config, text, class_count(config), agreed.weights,
                   /*brief=*/false, job.log, job.stop);
     const std::vector<double> shares =
-        agreed.fair ? agreed_shares(communicator, timing) : agreed.weights;
+        agreed.fair ? fair_shares(timing, job.world()) : agreed.weights;
     job.finish();
     if (job.rank() != 0) return 0;
     print_measured(timing, job.peers(), shares, config.json);

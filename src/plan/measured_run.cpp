@@ -37,39 +37,35 @@ uint16_t free_port() {
 Speed speed_of_log(const std::string& path) {
     std::ifstream file(path);
     Speed speed;
-    double images = 0, waited = 0, busy = 0;
+    double images = 0;
     bool is_warm = false;
     for (std::string line; std::getline(file, line);) {
         const json event = json::parse(line, nullptr, /*allow_exceptions=*/false);
         if (!event.is_object() || event.value("event", "") != "step") continue;
         const double n = event.value("images", 0.0), rate = event.value("images_per_second", 0.0);
         if (!std::exchange(is_warm, true) || !(n > 0 && rate > 0)) continue;
-        images += n, speed.seconds += n / rate;
-        waited += n / rate * event.value("net_wait", 0.0);
-        busy += n / rate * event.value("net_busy", 0.0);
+        // The means over the time so far; this step's part of it.
+        speed.seconds += n / rate, images += n;
+        const double part = n / rate / speed.seconds;
+        speed.net_wait += part * (event.value("net_wait", 0.0) - speed.net_wait);
+        speed.net_busy += part * (event.value("net_busy", 0.0) - speed.net_busy);
+        speed.images_per_second = images / speed.seconds;
     }
-    if (const double seconds = speed.seconds; seconds > 0)
-        speed.images_per_second = images / seconds, speed.net_wait = waited / seconds,
-        speed.net_busy = busy / seconds;
     return speed;
-}
-
-static std::vector<char*> pointers(std::vector<std::string>& texts) {
-    std::vector<char*> all;
-    for (std::string& text : texts) all.push_back(text.data());
-    all.push_back(nullptr);
-    return all;
 }
 
 MeasuredRun::MeasuredRun(std::string folder, const std::vector<std::vector<std::string>>& options,
                          const std::vector<std::string>& environment)
     : folder_(std::move(folder)) {
     for (size_t rank = 0; rank < options.size(); ++rank) {
-        std::vector<std::string> words = {"trainer", "train"}, variables = environment;
+        std::vector<std::string> words = {"trainer", "train", cat("--out=", folder_, "/run", rank)};
+        std::vector<std::string> variables = environment;
         for (const std::string& option : options[rank])
             (option.starts_with("--") ? words : variables).push_back(option);
-        words.push_back(cat("--out=", folder_, "/run", rank));
-        const std::vector<char*> argv = pointers(words), envp = pointers(variables);
+        std::vector<char*> argv, envp;
+        for (std::string& word : words) argv.push_back(word.data());
+        for (std::string& variable : variables) envp.push_back(variable.data());
+        argv.push_back(nullptr), envp.push_back(nullptr);
         const std::string output = cat(folder_, "/", rank, ".out");
         const pid_t process = fork();
         if (process < 0) fail("cannot start a process: ", std::strerror(errno));
@@ -96,32 +92,32 @@ double MeasuredRun::cpu_seconds() const {
     return seconds;
 }
 
-bool MeasuredRun::one_has_ended(std::string& why) {
+std::string MeasuredRun::why_ended() {
     for (size_t rank = 0; rank < processes_.size(); ++rank) {
         int status = 0;
-        rusage usage{};
-        if (wait4(processes_[rank], &status, WNOHANG, &usage) <= 0) continue;
+        if (waitpid(processes_[rank], &status, WNOHANG) <= 0) continue;
         processes_[rank] = -1;
+        if (WIFSIGNALED(status))
+            return cat("it was ended by signal ", WTERMSIG(status), "; is there enough memory?");
+        std::string why = cat("it ended with status ", WEXITSTATUS(status));
         std::ifstream file(cat(folder_, "/", rank, ".out"));
         for (std::string line; std::getline(file, line);)
             if (const size_t at = line.find("error: "); at != line.npos) why = line.substr(at + 7);
-        if (WIFSIGNALED(status))
-            why = cat("it was ended by signal ", WTERMSIG(status), "; is there enough memory?");
-        if (why.empty()) why = cat("it ended with status ", WEXITSTATUS(status));
-        return true;
+        return why;
     }
-    return false;
+    return "";
 }
 
 long MeasuredRun::end() {
+    long peaks = 0;
     for (const pid_t process : processes_)
         if (process > 0) kill(process, SIGKILL);
     for (pid_t& process : processes_) {
         rusage usage{};
-        if (process > 0 && wait4(process, nullptr, 0, &usage) > 0) peaks_ += usage.ru_maxrss;
+        if (process > 0 && wait4(process, nullptr, 0, &usage) > 0) peaks += usage.ru_maxrss;
         process = -1;
     }
-    return peaks_;
+    return peaks;
 }
 
 Speed MeasuredRun::watch(double seconds, double to_beat, double limit, const Stop& stop) {
@@ -131,25 +127,22 @@ Speed MeasuredRun::watch(double seconds, double to_beat, double limit, const Sto
     double cpu_before = 0;
     Speed speed;
     const auto is_known = [&] {
-        return (speed.seconds >= seconds ||
-                (speed.seconds > 0 && speed.images_per_second < kClearlySlower * to_beat)) &&
+        const bool is_slow = speed.images_per_second < kClearlySlower * to_beat;
+        return speed.seconds > 0 && (is_slow || speed.seconds >= seconds) &&
                seconds_since(since) >= kShortest;
     };
     while (speed.fault.empty() && !is_known()) {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         if (const int signal = stop()) fail("stopped by signal ", signal);
         if (speed.seconds == 0) since = Clock::now(), cpu_before = cpu_seconds();
-        std::string why;
-        const bool has_ended = one_has_ended(why);
+        const std::string why = why_ended();  // before the log, which is complete then
         speed = speed_of_log(folder_ + "/run0/log.jsonl");
-        if (has_ended)
-            speed.fault = why;
-        else if (seconds_since(begin) > limit)
+        speed.fault = why;
+        if (why.empty() && seconds_since(begin) > limit)
             speed.fault = fmt::format("too slow: only {:.1f} s were measured in {:.0f} s",
                                       speed.seconds, limit);
     }
-    if (speed.fault.empty())
-        speed.cores = (cpu_seconds() - cpu_before) / std::max(seconds_since(since), 1e-3);
+    speed.cores = (cpu_seconds() - cpu_before) / std::max(seconds_since(since), 1e-3);
     speed.memory_megabytes = double(end()) / 1024;
     return speed;
 }

@@ -40,12 +40,11 @@ class MeasuredRun {
 
  private:
     double cpu_seconds() const;
-    bool one_has_ended(std::string& why);
-    long end();  // kills the processes; returns the sum of their peaks in KB
+    std::string why_ended();  // why a process has ended; "": all run
+    long end();               // kills the processes; returns the sum of their peaks in KB
 
     const std::string folder_;
     std::vector<pid_t> processes_;  // -1: was waited for
-    long peaks_ = 0;
 };
 
 // A port that is free at this moment, on loopback.

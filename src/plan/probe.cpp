@@ -28,27 +28,27 @@ double largest_of(Communicator& communicator, double mine) {
     return most;
 }
 
-void measure_links(Communicator& communicator, const Config& config, bool brief,
-                   JobTiming& timing) {
-    const int world = communicator.world();
-    timing.edges = communicator.measure_edges();
-    timing.bucket_bytes =
-        std::stoull(broadcast_text(communicator, cat(bucket_bytes_for(timing.edges, world))));
-    std::vector<float> data(timing.bucket_bytes / sizeof(float));
-    const auto seconds_of = [&](int sums) {
-        communicator.barrier();
-        const auto begin = Clock::now();
-        for (int i = 0; i < sums; ++i) communicator.allreduce_sum(data).get();
-        return largest_of(communicator, seconds_since(begin) / sums);
-    };
-    seconds_of(1);  // warms memory and connections
-    const double expected = seconds_of(1);
-    const double seconds = seconds_of(int(std::clamp((brief ? 0.1 : 0.4) / expected, 2.0, 200.0)));
-    timing.bytes_per_second = 2.0 * (world - 1) / world * double(timing.bucket_bytes) / seconds *
-                              (config.wire == WireType::kBf16 ? 0.5 : 1);
-}
-
 }  // namespace
+
+std::vector<double> time_sums(Communicator& communicator, size_t bytes, double seconds,
+                              const Stop& stop) {
+    std::vector<float> data(bytes / sizeof(float), 0.0f);
+    const auto one_sum = [&] {
+        const auto begin = Clock::now();
+        communicator.allreduce_sum(data).get();
+        return seconds_since(begin);
+    };
+    one_sum();  // warms memory and connections
+    const double wanted = seconds / median({one_sum(), one_sum(), one_sum()});
+    const int sums = broadcast_json(communicator, std::clamp(wanted, 5.0, 5000.0)).get<int>();
+    std::vector<double> times;
+    communicator.barrier();
+    for (int i = 0; i < sums; ++i) {
+        if (const int signal = stop()) fail("stopped by signal ", signal);
+        times.push_back(one_sum());
+    }
+    return times;
+}
 
 JobTiming probe_job(Communicator& communicator, const Config& config, const std::string& text,
                     int classes, const std::vector<double>& shares, bool brief, Log& log,
@@ -74,14 +74,18 @@ JobTiming probe_job(Communicator& communicator, const Config& config, const std:
     timing.gradient_bytes = double(model.params().grads_size) * sizeof(float);
     const bool shares_memory = communicator.around() < world;
     for (int ranks = 0; ranks <= world; ++ranks) {
-        const int k = std::max(ranks, 1);
-        timing.sent_bytes.push_back(2.0 * (k - 1) / k * timing.gradient_bytes);
-        for (const FactorChoice& layer :
-             choose_factors(model.params(), config.batch, k, config.factors))
-            if (layer.use && !shares_memory)
-                timing.sent_bytes.back() += layer.traffic.factor_bytes - layer.traffic.dense_bytes;
+        const int W = std::max(ranks, 1);
+        const auto choices = choose_factors(model.params(), config.batch, W,
+                                            shares_memory ? FactorMode::kOff : config.factors);
+        timing.sent_bytes.push_back(sent_bytes(model.params(), choices, W));
     }
-    if (world > 1) measure_links(communicator, config, brief, timing);
+    if (world > 1) {
+        timing.edges = communicator.measure_edges();
+        timing.bucket_bytes = bucket_bytes_for(timing.edges, world);
+        const double sum = median(time_sums(communicator, timing.bucket_bytes, brief ? 0.1 : 0.4));
+        timing.bytes_per_second = 2.0 * (world - 1) / world * double(timing.bucket_bytes) / sum *
+                                  (config.wire == WireType::kBf16 ? 0.5 : 1);
+    }
     bar.add(1);
     check_stop();
 
@@ -130,12 +134,6 @@ JobTiming probe_job(Communicator& communicator, const Config& config, const std:
     return timing;
 }
 
-std::vector<double> agreed_shares(Communicator& communicator, const JobTiming& timing) {
-    const int world = communicator.world();
-    return parse_shares(broadcast_text(communicator, shares_text(fair_shares(timing, world))),
-                        world);
-}
-
 Preflight run_preflight(JobSetup& setup) {
     const Config& config = setup.config;
     Shares& shares = setup.shares;
@@ -153,16 +151,12 @@ Preflight run_preflight(JobSetup& setup) {
         }
         return {setup.job.offer().bucket, {}};
     }
-    const bool is_off = config.preflight == Toggle::kOff;
-    if (setup.world() > 1 && shares.fair && is_off)
-        fail(
-            "--share auto measures the ranks before training, so it does not go with "
-            "CONVOY_PREFLIGHT=off: unset that variable or give the weights, such as --share 2:1");
-    if (setup.world() == 1 || is_off || config.pipeline > 1) return {kDefaultBucketBytes, {}};
+    if (setup.world() == 1 || config.preflight == Toggle::kOff || config.pipeline > 1)
+        return {kDefaultBucketBytes, {}};
 
     const JobTiming timing = probe(setup.communicator(), shares.weights);
     if (shares.fair) {
-        shares.weights = agreed_shares(setup.communicator(), timing);
+        shares.weights = fair_shares(timing, setup.world());
         double speeds = 0;
         for (const RankTiming& rank : timing.ranks) speeds += rank.together;
         shares.speed = speeds / std::accumulate(shares.weights.begin(), shares.weights.end(), 0.0);
@@ -171,7 +165,7 @@ Preflight run_preflight(JobSetup& setup) {
     for (const std::string& warning :
          plan_warnings(timing, setup.job.peers(), config.batch, shares.weights))
         setup.job.log.notice(warning);
-    const EdgeTiming slowest = slowest_edge(timing.edges, setup.world());
+    const EdgeTiming slowest = slowest_edge(timing.edges);
     return {timing.bucket_bytes,
             fmt::format("slowest link: rank {} to rank {}, {:.0f} Mbit/s, {:.2f} ms; buckets of "
                         "{:.1f} MB",

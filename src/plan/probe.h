@@ -16,8 +16,10 @@ JobTiming probe_job(Communicator& communicator, const Config& config, const std:
                     int classes, const std::vector<double>& shares, bool brief, Log& log,
                     const Stop& stop);
 
-// The shares for `--share auto`. Collective: every rank gets the same bits from rank 0.
-std::vector<double> agreed_shares(Communicator& communicator, const JobTiming& timing);
+// The seconds of each sum of `bytes` bytes, one after the other, for about `seconds`, at least 5
+// times. Collective: rank 0 decides how often. A signal ends it with an Error.
+std::vector<double> time_sums(
+    Communicator& communicator, size_t bytes, double seconds, const Stop& stop = [] { return 0; });
 
 struct Preflight {
     size_t bucket_bytes = 0;

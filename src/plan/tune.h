@@ -12,31 +12,25 @@
 namespace convoy {
 
 struct Setup {
-    std::string name;
-    int ranks = 1;                                    // on this machine
     std::map<std::string, std::string> options = {};  // by name
+    int ranks = 1;                                    // on each machine
     bool is_exact = true;  // trains what one rank trains, up to the rounding of sums
+    Speed speed = {};      // measured
+
+    std::string text() const;  // "2 ranks: --sync pipeline:2 --threads 1"
 };
 
-// On one machine. The first setup is one core (the base of the speed-up), the second is one rank on
-// all cores.
+// On one machine. The first setup is one core, the base of the speed-up.
 std::vector<Setup> local_setups(int cores, int gpus);
-// On `world` machines, with one rank on each.
-std::vector<Setup> join_setups(int world);
+// On `world` machines, each with one rank and the options of `local`.
+std::vector<Setup> join_setups(int world, const Setup& local);
 
-// Whether a setup decides this option, so that a user cannot give it.
-bool is_tuned(const std::string& option);
+// Measures for this many seconds, or less if the speed is clearly below `to_beat`. Sets its speed.
+using MeasureSetup = std::function<void(Setup&, double seconds, double to_beat)>;
 
-struct Tried {
-    Setup setup;
-    Speed speed = {};
-};
-// Measures for this many seconds, or less if the speed is clearly below `to_beat`. Sets the
-// speed.
-using MeasureSetup = std::function<void(Tried&, double seconds, double to_beat)>;
-
-// Returns the fastest setup that is exact; null if none could be measured. Measures each setup for
-// a second, then again for three seconds the best three that are within 10 % of the fastest.
-const Tried* race(std::vector<Tried>& tried, const MeasureSetup& measure);
+// Returns the number of the fastest setup that is exact; -1 if none could be measured. Measures
+// each setup for a second, then again for three seconds the best three that are within 10 % of the
+// fastest.
+int race(std::vector<Setup>& setups, const MeasureSetup& measure);
 
 }  // namespace convoy
