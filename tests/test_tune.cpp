@@ -92,7 +92,7 @@ TEST_CASE("program: tune measures rank 0's model on a rank whose user gives no o
     for (const Process* rank : {&rank0, &rank1}) {
         const std::string output = rank->output();
         CAPTURE(output);
-        for (const char* word : {"--model=squeezenet1_1", "--size=32 ", "--batch=4"})
+        for (const char* word : {" model squeezenet1_1\n", " size 32\n", " batch 4\n"})
             CHECK(contains(output, word));
     }
 }
@@ -148,6 +148,8 @@ TEST_CASE("program: tune measures until its minutes are over, and train takes wh
     const std::string settings = read_file(file);
     CHECK(contains(settings, "\nbatch 8\n"));
     CHECK(contains(settings, "\nthreads 1\n"));
+    // Not what holds for generated images only.
+    CHECK(!contains(settings, "augment"));
 
     std::tie(status, text) = run_trainer({"--settings=" + file, "--steps=1", "--generated=48",
                                           "--batch=4", "--out", folder / "run"});

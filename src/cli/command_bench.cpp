@@ -7,7 +7,7 @@
 #include "src/bench/bench.h"
 #include "src/cli/commands.h"
 #include "src/job/job_setup.h"
-#include "src/plan/measured_run.h"  // free_port
+#include "src/plan/tune.h"  // free_port
 
 namespace convoy {
 

@@ -66,7 +66,7 @@ std::vector<RatePoint> read_points(const std::string& path) {
     return points;
 }
 
-int report(const std::string& folder, bool as_json, Log& log) {
+int report(const std::string& folder, bool as_json) {
     const std::vector<RatePoint> all = read_points(folder + "/log.jsonl");
     if (all.size() < 20)
         fail("tune --lr has only ", all.size(),
@@ -76,15 +76,6 @@ int report(const std::string& folder, bool as_json, Log& log) {
     const std::vector<RatePoint>& points = search.smooth;
     const RatePoint least = points[search.least], steepest = points[search.steepest];
     const double suggestion = std::min(steepest.lr, least.lr / 3);
-    constexpr size_t kRows = 16, kWidth = 40;
-    const double most = std::ranges::max_element(points, {}, &RatePoint::loss)->loss;
-    log.info("      lr    loss");
-    for (size_t row = 0; row < kRows; ++row) {
-        const auto [lr, loss] = points[row * (points.size() - 1) / (kRows - 1)];
-        const double height = (loss - least.loss) / std::max(most - least.loss, 1e-9);
-        log.info(fmt::format("{:>8.1e}  {:>6.3f}  {}", lr, loss,
-                             std::string(1 + size_t(kWidth * height), '#')));
-    }
     json content = {
         {"event", "lr-find"},      {"suggestion", search.is_clear() ? json(suggestion) : json()},
         {"fall", search.fall},     {"scatter", search.scatter},
@@ -139,7 +130,7 @@ static int command_lr_find(const CommandLine& given, Log& log, const Stop& stop)
             throw;
         log.info(error.what());
     }
-    return report(config.out, config.json, log);
+    return report(config.out, config.json);
 }
 
 const CommandRow kLrFindRow = {"tune --lr", kLrFind, "[MAX] [options]",

@@ -1,4 +1,6 @@
-// command_tune.cpp — tune: the fastest way to train a model on this machine, then on all of a job.
+// command_tune.cpp — tune: measures the fastest way to train a model on this machine, then on all
+// machines of a job. tune --plan: forecasts how fast a job will be.
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -11,8 +13,10 @@
 #include "src/base/table.h"
 #include "src/base/text.h"
 #include "src/cli/commands.h"
+#include "src/job/device_choice.h"
 #include "src/job/exchange.h"
 #include "src/model/model.h"
+#include "src/plan/probe.h"
 #include "src/plan/tune.h"
 
 namespace convoy {
@@ -21,40 +25,38 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// The user's options that are neither passed to the measured runs nor written to the settings: they
-// are decided by a setup, or only concern this command.
-bool is_own(const std::string& option) {
-    static const std::set<std::string> kOwn = {
-        "threads", "out",   "minutes", "json",       "settings", "quiet", "coord",
-        "rank",    "world", "port",    "local-rank", "stall",    "plan"};
-    return kOwn.contains(option);
-}
-
-// The options of every run: those of this rank's user, and rank 0's settings of the job. Later ones
-// win: the run has no end, and logs the speed of each step.
-Words common_words(const CommandLine& line, const Config& config) {
-    Words words;
+// The options of this rank's user as lines of a --settings file, except those that a setup decides
+// or that only concern this command. all: also rank 0's settings of the job.
+std::string user_settings(const CommandLine& line, const Config& config, bool all) {
+    static const std::set<std::string> kOwn = {"threads",  "out",   "minutes",    "json",
+                                               "settings", "quiet", "coord",      "rank",
+                                               "world",    "port",  "local-rank", "stall"};
+    std::string text;
     for (const Option& option : options()) {
         const std::string name = option.name, value = get_option(config, name);
-        const bool is_settled = option.flags & (kJob | kFollows) && value != get_option({}, name);
-        if (kTuneRow.takes(option) && !is_own(name) && (line.given.contains(name) || is_settled))
-            words.push_back(cat(option_name(option), "=", value));
+        const bool is_settled =
+            all && option.flags & (kJob | kFollows) && value != get_option({}, name);
+        if (kTuneRow.takes(option) && !kOwn.contains(name) && !value.empty() &&
+            (line.given.contains(name) || is_settled))
+            text += cat(name, " ", value, "\n");
     }
-    for (const char* word : {"--quiet", "--join-timeout=60", "--steps=1000000000", "--log-every=1",
-                             "--save-every=0", "CONVOY_CHECK_EVERY=0", "--elastic=off",
-                             "--schedule=constant", "--lr=1e-6", "--warmup=0"})
-        words.push_back(word);
-    if (config.data.empty() && config.generated == Config().generated)
-        words.push_back(cat("--generated=", std::clamp<int64_t>(8 * config.batch, 48, 4096)));
-    return words;
+    return text;
 }
 
 class Tune {
  public:
-    explicit Tune(JobSession& job)
-        : config_(job.config), job_(job), common_(common_words(job.line, config_)) {
+    explicit Tune(JobSession& job) : config_(job.config), job_(job) {
         if (!mkdtemp(folder_.data()))
             fail("cannot make a folder ", folder_, ": ", std::strerror(errno));
+        // Runs have no end, and log the speed of each step. Later lines win.
+        std::string text =
+            user_settings(job.line, config_, /*all=*/true) +
+            "quiet true\njoin-timeout 60\nsteps 1000000000\nlog-every 1\nsave-every 0\n"
+            "check-every 0\nelastic off\nschedule constant\nlr 1e-6\nwarmup 0\n";
+        if (config_.data.empty() && config_.generated == Config().generated)
+            text += cat("generated ", std::clamp<int64_t>(8 * config_.batch, 48, 4096), "\n");
+        write(folder_ + "/settings", text);
+        job.log.detail("settings of every run:\n", text);
         if (job.world() > 1) std::tie(host_, port_) = coordinator_address(config_.coord);
     }
     ~Tune() {
@@ -96,7 +98,7 @@ class Tune {
             const Speed& s = one.speed;
             if (!s.fault.empty()) continue;
             const bool is_best = best >= 0 && &one == &all[size_t(best)];
-            table.row({{"setup", one.text(), "setup", "{:<40}"},
+            table.row({{"setup", one.text(), "setup", "{:<44}"},
                        {"seconds", s.seconds},
                        {"images_per_second", s.images_per_second, "img/s", "{:7.1f}"},
                        {"speed_up", base > 0 ? s.images_per_second / base : 0, "x", "{:.2f}"},
@@ -114,32 +116,32 @@ class Tune {
         }
         for (const Setup& one : all)
             if (!one.speed.fault.empty())
-                others.row({{"setup", one.text(), "not measured", "{:<40}"},
+                others.row({{"setup", one.text(), "not measured", "{:<44}"},
                             {"note", one.speed.fault, "why", "{:<}"}});
     }
 
     // Writes a file for `trainer --settings`: the user's options and those of the setup. Rank 0's
     // file has the name that was asked for; another rank's file also has its number.
-    void write(const Setup& setup) const {
+    void write_settings(const Setup& setup) const {
         const std::string file = cat(config_.out, job_.rank() > 0 ? cat(".rank", job_.rank()) : "");
         const std::string start =
             cat(setup.ranks > 1 ? cat("tools/launch -n ", setup.ranks, " -- ") : "",
                 "trainer --settings ", file);
-        std::ofstream out(file);
-        out << "# Written by `trainer tune`. To start it: " << start << "\n";
-        for (const auto& [name, who] : job_.line.given)
-            if (const std::string value = get_option(job_.line.config, name);
-                !is_own(name) && !value.empty())
-                out << name << " " << value << "\n";
-        for (const auto& [name, value] : setup.options) out << name << " " << value << "\n";
-        if (!out.flush()) fail("cannot write ", file, ": ", std::strerror(errno));
+        std::string text = cat("# Written by `trainer tune`. To start it: ", start, "\n",
+                               user_settings(job_.line, config_, /*all=*/false));
+        for (const auto& [name, value] : setup.options) text += cat(name, " ", value, "\n");
+        write(file, text);
         job_.log.info("written: ", file, "   try: ", start);
     }
 
  private:
+    static void write(const std::string& file, const std::string& text) {
+        std::ofstream out(file);
+        if (!(out << text).flush()) fail("cannot write ", file, ": ", std::strerror(errno));
+    }
     // The options of each process of this rank. Rank 0 decides the settings of the job.
     std::vector<Words> processes(const Communicator& group, const Setup& setup) {
-        Words words = common_;
+        Words words = {cat("--settings=", folder_, "/settings")};
         for (const auto& [name, value] : setup.options)
             if (const Option& option = *find_option(name);
                 group.rank() == 0 || !(option.flags & kJob))
@@ -161,7 +163,7 @@ class Tune {
 
     const Config& config_;
     JobSession& job_;
-    const Words common_, environment_ = plain_environment();
+    const Words environment_ = plain_environment();
     std::string folder_ = std::filesystem::temp_directory_path() / "tune-XXXXXX";
     std::string host_;
     int port_ = 0;
@@ -194,8 +196,100 @@ int tune_in_job(JobSession& job) {
             job.log.notice(
                 "no setup of several machines could be measured; writing this machine's own");
     }
-    tune.write(fastest);
+    tune.write_settings(fastest);
     job.finish();
+    return 0;
+}
+
+// ---- tune --plan: how fast will a job be, and with which options? -----------------------------
+
+void print_measured(const JobTiming& timing, const std::vector<Peer>& peers,
+                    const std::vector<double>& shares, bool json) {
+    Table links(json), ranks(json);
+    for (const EdgeTiming& edge : timing.edges)
+        links.row({{"plan", "edge"},
+                   {"from", edge.from, "from"},
+                   {"to", edge.to, "to"},
+                   {"latency_ms", 1e3 * edge.latency_seconds, "latency", "{:.3f} ms"},
+                   {"mbit_per_second", mbit_per_second(edge), "Mbit/s", "{:.0f}"}});
+    if (!json && !timing.edges.empty())
+        fmt::print("buckets of {:.1f} MB\n\n", double(timing.bucket_bytes) / (1 << 20));
+    for (size_t rank = 0; rank < timing.ranks.size(); ++rank)
+        ranks.row({{"plan", "rank"},
+                   {"rank", rank, "rank"},
+                   {"threads", timing.ranks[rank].threads, "threads"},
+                   {"share", shares[rank], "share", "{:g}"},
+                   {"images_per_second", timing.ranks[rank].together, "compute img/s", "{:.1f}"},
+                   {"address", rank < peers.size() ? peers[rank].address : "", "address"}});
+    if (!json) fmt::print("\n");
+}
+
+void print_forecasts(const JobTiming& timing, const Config& config, const Shares& shares) {
+    struct Row {
+        Forecast forecast;
+        std::string options;
+    };
+    std::vector<Row> rows;
+    // The fastest of the ways with the same result as one rank. More ranks, or another format, must
+    // be at least 2 % faster.
+    size_t best = 0;
+    for (int ranks = 1; ranks <= std::ssize(shares.weights); ++ranks) {
+        std::vector<double> part = shares.weights;
+        part.resize(size_t(ranks));
+        if (shares.fair) part = fair_shares(timing, ranks);
+        if (std::ranges::max(part) == 0) continue;
+        for (const Way& way : kWays) {
+            if (ranks == 1 && &way != kWays) break;
+            rows.push_back(
+                {forecast(timing, way, config.batch, part),
+                 cat("--world ", ranks, ranks > 1 ? cat(" ", way.options) : "",
+                     shares.fair && ranks > 1 ? " --share " + join_text(part, ":") : "")});
+            const auto speed_of = [&](size_t i) { return rows[i].forecast.images_per_second; };
+            if (way.every == 1 && speed_of(rows.size() - 1) > 1.02 * speed_of(best))
+                best = rows.size() - 1;
+        }
+    }
+    Table table(config.json);
+    for (const auto& [one, options] : rows) {
+        const bool is_best = &one == &rows[best].forecast;
+        table.row({{"plan", "prediction"},
+                   {"ranks", one.ranks, "ranks"},
+                   {"wire", one.way->bf16 ? "bf16" : "fp32"},
+                   {"steps_per_sum", one.way->every},
+                   {"", one.ranks == 1 ? "" : one.way->name, "sends", "{:<6}"},
+                   {"images_per_second", one.images_per_second, "img/s", "{:.1f}"},
+                   {"efficiency", one.efficiency},
+                   {"", 100 * one.efficiency, "of compute", "{:.0f} %"},
+                   {"step_ms", 1e3 * one.step_seconds},
+                   {"best", is_best},
+                   {"options", options},
+                   {"", is_best ? "best: " + options : "", "", "{:<}"}});
+    }
+}
+
+int plan_in_job(JobSession& job) {
+    job.take_settings_of_rank0();
+    JobSetup setup{job};
+    Shares& shares = setup.shares;
+    const Config& config = job.config;
+    setup.model_text =
+        broadcast_text(job.communicator(), job.rank() == 0 ? model_text(config.model) : "");
+    setup.classes.resize(size_t(class_count(config)));
+    shares = gather_shares(job.communicator(), config.share, job.log);
+    if (config.batch < job.world())
+        fail("--batch ", config.batch, " cannot be divided among ", job.world(),
+             " ranks: give more");
+    choose_device(job);
+    const JobTiming timing = probe_job(setup, job.communicator(), /*brief=*/false);
+    if (shares.fair) shares.weights = fair_shares(timing, job.world());
+    job.finish();
+    if (job.rank() != 0) return 0;
+    print_measured(timing, job.peers(), shares.weights, config.json);
+    print_forecasts(timing, config, shares);
+    if (!config.json)
+        for (const std::string& warning :
+             plan_warnings(timing, job.peers(), config.batch, shares.weights))
+            fmt::print("{}\n", warning);
     return 0;
 }
 
@@ -205,11 +299,18 @@ int command_tune(const CommandLine& given, Log& log, const Stop& stop) {
     return run_in_job(line, log, stop, tune_in_job);
 }
 
+int command_plan(const CommandLine& line, Log& log, const Stop& stop) {
+    return run_in_job(line, log, stop, plan_in_job);
+}
+
 }  // namespace
 
 const CommandRow kTuneRow = {
     "tune", kTune, "[options]   or: tune --plan [options], tune --lr [MAX] [options]",
     "measure the fastest settings; --plan: predict a job's speed; --lr: suggest a learning rate",
     command_tune};
+const CommandRow kPlanRow = {
+    "tune --plan", kPlan, "[options]",
+    "measure links and ranks, and predict the speed of a job for several options", command_plan};
 
 }  // namespace convoy

@@ -60,9 +60,12 @@ std::vector<double> fair_shares(const JobTiming& timing, int ranks) {
 
 // Values below `part` times the upper quartile are slow. So a few slow values are found, and one
 // very fast value does not make the others look slow.
-static double slow_below(std::vector<double> all, double part) {
-    std::ranges::sort(all, std::greater());
-    return all.empty() ? 0 : part * all[all.size() / 4];
+template <class T>
+static double slow_below(double part, const std::vector<T>& all, double T::*member) {
+    std::vector<double> values;
+    for (const T& one : all) values.push_back(one.*member);
+    std::ranges::sort(values, std::greater());
+    return values.empty() ? 0 : part * values[values.size() / 4];
 }
 
 std::vector<std::string> plan_warnings(const JobTiming& timing, std::span<const Peer> peers,
@@ -77,9 +80,7 @@ std::vector<std::string> plan_warnings(const JobTiming& timing, std::span<const 
     for (const EdgeTiming& edge : timing.edges)
         if (timing.ranks[size_t(edge.from)].machine != timing.ranks[size_t(edge.to)].machine)
             links.push_back(edge);
-    std::vector<double> link_speeds, speeds;
-    for (const EdgeTiming& edge : links) link_speeds.push_back(edge.bytes_per_second);
-    const double slow_link = slow_below(link_speeds, 0.5);
+    const double slow_link = slow_below(0.5, links, &EdgeTiming::bytes_per_second);
     std::erase_if(links, [&](const EdgeTiming& e) { return e.bytes_per_second >= slow_link; });
     const Forecast now = forecast(timing, kWays[0], batch, shares);
     if (now.step_seconds < 1.1 * now.compute_seconds) links.clear();
@@ -100,13 +101,13 @@ std::vector<std::string> plan_warnings(const JobTiming& timing, std::span<const 
             mbit_per_second(edge)));
         if (is_rank) break;
     }
-    for (const RankTiming& rank : timing.ranks) speeds.push_back(rank.together);
-    for (size_t rank = 0; rank < speeds.size(); ++rank)
-        if (speeds[rank] < slow_below(speeds, 0.6))
+    const double slow_rank = slow_below(0.6, timing.ranks, &RankTiming::together);
+    for (size_t rank = 0; rank < timing.ranks.size(); ++rank)
+        if (const double speed = timing.ranks[rank].together; speed < slow_rank)
             warnings.push_back(fmt::format(
-                "{} computes far slower than the others ({:.1f} of {:.1f} img/s): --share auto "
+                "{} computes {:.1f} img/s, far slower than the others (over {:.1f}): --share auto "
                 "gives it fewer images",
-                rank_text(int(rank)), speeds[rank], std::ranges::max(speeds)));
+                rank_text(int(rank)), speed, slow_rank));
     return warnings;
 }
 

@@ -50,19 +50,15 @@ std::vector<double> time_sums(Communicator& communicator, size_t bytes, double s
     return times;
 }
 
-JobTiming probe_job(Communicator& communicator, const Config& config, const std::string& text,
-                    int classes, const std::vector<double>& shares, bool brief, Log& log,
-                    const Stop& stop) {
-    const int world = communicator.world();
-    const auto check_stop = [&] {
-        if (const int signal = int(largest_of(communicator, stop())))
-            fail("stopped by signal ", signal, " before the job began");
-    };
+JobTiming probe_job(const JobSetup& setup, Communicator& communicator, bool brief) {
+    const Config& config = setup.config;
+    const int world = communicator.world(), classes = int(setup.classes.size());
+    const std::vector<double> shares = world > 1 ? setup.shares.weights : std::vector<double>{1};
     communicator.set_progress(0, Phase::kMeasure);
-    ProgressBar bar(log, "measuring links and ranks", 3);
+    const ProgressBar bar(setup.job.log, "measuring links and ranks", 0);
 
     const auto backend = make_backend(config);
-    Model model(text, model_options(config, classes), *backend);
+    Model model(setup.model_text, model_options(config, classes), *backend);
     const auto largest = std::max<int64_t>(1, largest_share(config.batch, shares));
     // A brief step is the work of about ten images of resnet18 at 224.
     const double most_images = brief ? 2e10 / std::max(model.forward_flops(), 1.0) : 1e9;
@@ -86,8 +82,6 @@ JobTiming probe_job(Communicator& communicator, const Config& config, const std:
         timing.bytes_per_second = 2.0 * (world - 1) / world * double(timing.bucket_bytes) / sum *
                                   (config.wire == WireType::kBf16 ? 0.5 : 1);
     }
-    bar.add(1);
-    check_stop();
 
     // Steps that send no sums. The learning rate is 0, so the weights do not change.
     NullCommunicator nowhere(0, 1);
@@ -108,7 +102,6 @@ JobTiming probe_job(Communicator& communicator, const Config& config, const std:
     seconds_of_step(batch_of(1));  // touches the memory
     for (double before = 0, now = largest_of(communicator, seconds_of_step(batch_of(1)));
          most < model.max_batch() && (most == 1 || 2 * (now - before) < (brief ? 0.2 : 1.0));) {
-        check_stop();
         most = std::min(2 * most, model.max_batch());
         before = now, now = largest_of(communicator, seconds_of_step(batch_of(most)));
     }
@@ -126,24 +119,21 @@ JobTiming probe_job(Communicator& communicator, const Config& config, const std:
     communicator.barrier();
     if (!brief && communicator.rank() == 0) mine.alone = images_per_second();
     communicator.barrier();
-    bar.add(1);
     mine.together = images_per_second();
     for (const auto& rank : gather_json(communicator, mine))
         timing.ranks.push_back(rank.get<RankTiming>());
-    check_stop();
+    if (const int signal = int(largest_of(communicator, setup.job.stop())))
+        fail("stopped by signal ", signal, " before the job began");
     return timing;
 }
 
 Preflight run_preflight(JobSetup& setup) {
     const Config& config = setup.config;
     Shares& shares = setup.shares;
-    const auto probe = [&](Communicator& communicator, const std::vector<double>& weights) {
-        return probe_job(communicator, config, setup.model_text, int(setup.classes.size()), weights,
-                         /*brief=*/true, setup.job.log, setup.job.stop);
-    };
     if (setup.job.is_newcomer()) {
         if (shares.newcomer == 0 && shares.speed > 0) {
-            const double speed = probe(*make_single_rank(), {1}).ranks[0].together;
+            const double speed =
+                probe_job(setup, *make_single_rank(), /*brief=*/true).ranks[0].together;
             shares.newcomer = std::max(0.01, std::round(100 * speed / shares.speed) / 100);
             setup.job.log.notice(fmt::format(
                 "this rank trains {:.1f} img/s, a rank with weight 1 {:.1f}: --share {:g}", speed,
@@ -154,7 +144,7 @@ Preflight run_preflight(JobSetup& setup) {
     if (setup.world() == 1 || config.preflight == Toggle::kOff || config.pipeline > 1)
         return {kDefaultBucketBytes, {}};
 
-    const JobTiming timing = probe(setup.communicator(), shares.weights);
+    const JobTiming timing = probe_job(setup, setup.communicator(), /*brief=*/true);
     if (shares.fair) {
         shares.weights = fair_shares(timing, setup.world());
         double speeds = 0;
