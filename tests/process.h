@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "src/plan/measured_run.h"  // free_port
+#include "src/plan/tune.h"  // free_port
 #include "tests/device.h"
 #include "tests/support.h"
 

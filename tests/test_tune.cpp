@@ -31,18 +31,29 @@ half a line {"event":
 }
 
 TEST_CASE("setups of a machine: one core first, never more threads than cores, no two alike") {
+    // All can be given to train; none to tune, except the number of cores.
+    const auto check_options = [](const Setup& setup) {
+        for (const auto& [name, value] : setup.options) {
+            REQUIRE(find_option(name));
+            CHECK(kTrainRow.takes(*find_option(name)));
+            CHECK(kTuneRow.takes(*find_option(name)) == (name == "threads"));
+            Config config;
+            CHECK_NOTHROW(set_option(config, name, value));
+        }
+    };
     for (const int cores : {1, 2, 6, 64})
         for (const int gpus : {0, 1, 4}) {
             const std::vector<Setup> setups = local_setups(cores, gpus);
-            CHECK(setups[0].name == "1 core");
+            CHECK(setups[0].options.at("threads") == "1");
+            CHECK(setups[0].ranks == 1);
             std::set<std::pair<int, std::map<std::string, std::string>>> all;
             std::set<std::string> names;
             bool all_cores = false;
             for (const Setup& one : setups) {
-                INFO(cores, " cores: ", one.name);
-                CHECK(names.insert(one.name).second);
+                INFO(cores, " cores: ", one.text());
+                CHECK(names.insert(one.text()).second);
                 CHECK(all.emplace(one.ranks, one.options).second);
-                for (const auto& [name, value] : one.options) CHECK(is_tuned(name));
+                check_options(one);
                 if (!one.options.contains("threads")) continue;
                 const int threads = std::stoi(one.options.at("threads"));
                 CHECK(one.ranks * threads <= cores);
@@ -50,12 +61,19 @@ TEST_CASE("setups of a machine: one core first, never more threads than cores, n
             }
             CHECK(all_cores);
         }
+    const Setup local{{{"threads", "2x3"}, {"accumulate", "2"}, {"device", "cpu"}}};
     for (const int world : {2, 3, 4})
-        for (const Setup& one : join_setups(world)) {
+        for (const Setup& one : join_setups(world, local)) {
+            INFO(one.text());
             CHECK(one.ranks == 1);
-            for (const auto& [name, value] : one.options) CHECK(is_tuned(name));
+            check_options(one);
+            // A pipeline cuts the batch itself.
+            const bool is_cut = contains(one.text(), "pipeline");
+            CHECK(one.options.contains("threads") != is_cut);
+            CHECK(one.options.contains("accumulate") != is_cut);
+            CHECK(one.options.at("device") == "cpu");
         }
-    CHECK(join_setups(4).size() == join_setups(3).size() + 1);  // 2 pipelines of 2
+    CHECK(join_setups(4, {}).size() == join_setups(3, {}).size() + 1);  // 2 pipelines of 2
 }
 
 TEST_CASE("program: tune measures rank 0's model on a rank whose user gives no option") {
@@ -74,7 +92,7 @@ TEST_CASE("program: tune measures rank 0's model on a rank whose user gives no o
     for (const Process* rank : {&rank0, &rank1}) {
         const std::string output = rank->output();
         CAPTURE(output);
-        for (const char* word : {"--model=squeezenet1_1", "--size=32 ", "--batch=4"})
+        for (const char* word : {" model squeezenet1_1\n", " size 32\n", " batch 4\n"})
             CHECK(contains(output, word));
     }
 }
@@ -86,18 +104,17 @@ TEST_CASE("a race is won by the fastest exact setup; only those near it are meas
     };
     std::vector<double> seconds, to_beat;
     const auto winner_of = [&](const std::vector<Runner>& runners) {
-        std::vector<Tried> all;
+        std::vector<Setup> all;
         for (size_t i = 0; i < runners.size(); ++i)
-            all.push_back({{cat(i), 1, {}, runners[i].is_exact}});
+            all.push_back({{{"threads", cat(i)}}, 1, runners[i].is_exact});
         seconds.assign(runners.size(), 0), to_beat.clear();
-        const Tried* best = race(all, [&](Tried& one, double wanted, double rival) {
-            const size_t i = size_t(std::stoi(one.setup.name));
+        return race(all, [&](Setup& one, double wanted, double rival) {
+            const size_t i = size_t(&one - all.data());
             one.speed.images_per_second = wanted > 1 ? runners[i].later : runners[i].first;
             if (runners[i].fails) one.speed.fault = "it ended";
             seconds[i] = wanted;
             if (wanted == 1) to_beat.push_back(rival);
         });
-        return best ? int(best - all.data()) : -1;
     };
     // 3 and 4 are near; 4 was flattered by its second; 5 trains another way, and 6 fails.
     CHECK(winner_of({{10, 10},
@@ -126,11 +143,13 @@ TEST_CASE("program: tune measures until its minutes are over, and train takes wh
     auto [status, text] = run_trainer(words);
     INFO(text);
     CHECK(status == 0);
-    CHECK(contains(text, "1 core"));
+    CHECK(contains(text, "--decode-threads 1 --threads 1"));
     CHECK(contains(text, "--minutes are over"));
     const std::string settings = read_file(file);
     CHECK(contains(settings, "\nbatch 8\n"));
     CHECK(contains(settings, "\nthreads 1\n"));
+    // Not what holds for generated images only.
+    CHECK(!contains(settings, "augment"));
 
     std::tie(status, text) = run_trainer({"--settings=" + file, "--steps=1", "--generated=48",
                                           "--batch=4", "--out", folder / "run"});

@@ -62,9 +62,7 @@ int bench_kernels(
 //
 // ranks_here: the number of ranks in this process.
 void bench_allreduce(Communicator& communicator, const Config& config, const Stop& stop,
-                     int ranks_here = 1);
-// The same with config.world ranks in this process (0: 2 ranks), joined over loopback.
-void bench_allreduce_local(const Config& config, const Access& access);
+                     int ranks_here);
 
 // Times the stages of the input pipeline on one thread, in turns: read, decode, validation row,
 // training row. Then times the loader on 1, 2, 4 … up to `options.threads` threads, and if

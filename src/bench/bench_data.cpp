@@ -13,22 +13,17 @@
 namespace convoy {
 namespace {
 
-struct StageSpeed {
-    double images;  // per second
-    double bytes;   // of an image that is copied to the device; 0: before that stage
-};
-
-// A stage for one sample; it returns its image's bytes.
+// What is done with one sample, and the seconds that all samples took.
 struct Stage {
     const char* name;
-    std::function<double(size_t)> one;
-    double seconds = 0, bytes = 0;
+    std::function<void(size_t)> one;
+    double seconds = 0;
 };
 
 // Times all stages in turns, sample by sample, so that a disturbance hits all of them. Samples come
 // from the whole set, because the first ones may all be of one class. The first 64 are not timed:
-// they fill caches and allocate buffers.
-std::vector<StageSpeed> time_stages(std::vector<Stage>& stages, size_t samples, double seconds) {
+// they fill caches and allocate buffers. Returns the number of samples that were timed.
+size_t time_stages(std::vector<Stage>& stages, size_t samples, double seconds) {
     for (size_t i = 0; i < std::min<size_t>(samples, 64); ++i)
         for (Stage& stage : stages) stage.one(i);
     constexpr size_t kPrime = 7919;
@@ -36,19 +31,15 @@ std::vector<StageSpeed> time_stages(std::vector<Stage>& stages, size_t samples, 
     for (const auto begin = Clock::now(); done == 0 || seconds_since(begin) < seconds; ++done)
         for (Stage& stage : stages) {
             const auto start = Clock::now();
-            stage.bytes += stage.one(done * kPrime % samples);
+            stage.one(done * kPrime % samples);
             stage.seconds += seconds_since(start);
         }
-    std::vector<StageSpeed> speeds;
-    for (const Stage& stage : stages)
-        speeds.push_back({double(done) / stage.seconds, stage.bytes / double(done)});
-    return speeds;
+    return done;
 }
 
-double row_bytes(const Preprocess& how) { return double(how.size.elems()) * 4; }
-
-StageSpeed time_loader(std::shared_ptr<const Source> source, const Preprocess& how,
-                       LoaderOptions options, double seconds) {
+// Images per second.
+double time_loader(std::shared_ptr<const Source> source, const Preprocess& how,
+                   LoaderOptions options, double seconds) {
     options.batch = std::min<int64_t>(32, int64_t(source->size())), options.shares = {1};
     const size_t elems = size_t(options.batch) * how.size.elems();
     std::vector<float> memory(3 * elems);
@@ -57,7 +48,6 @@ StageSpeed time_loader(std::shared_ptr<const Source> source, const Preprocess& h
     uint32_t epoch = 0;
     loader.start(epoch, 0);
     int64_t images = 0;
-    double bytes = 0;
     auto begin = Clock::now();
     for (int64_t step = 0; step < 4 || seconds_since(begin) < seconds; ++step) {
         Batch* ready = loader.next();
@@ -66,23 +56,11 @@ StageSpeed time_loader(std::shared_ptr<const Source> source, const Preprocess& h
             continue;
         }
         images += ready->n;
-        bytes += double(ready->n) * row_bytes(how);
         loader.release(ready);
         // Slots that were filled before are not counted.
-        if (step == 2) images = 0, bytes = 0, begin = Clock::now();
+        if (step == 2) images = 0, begin = Clock::now();
     }
-    return {double(images) / seconds_since(begin), bytes / double(std::max<int64_t>(images, 1))};
-}
-
-void print_row(Table& table, const char* stage, int threads, StageSpeed speed) {
-    table.row({{"event", "bench_data"},
-               {"stage", stage, "stage", "{:<30}"},
-               {"threads", threads, "threads"},
-               {"images_per_second", speed.images, "images/s", "{:8.1f}"},
-               {"per_thread", speed.images / threads, "per thread", "{:.1f}"},
-               {"bytes_per_image", speed.bytes},
-               {"", speed.bytes > 0 ? fmt::format("{:.0f}", speed.bytes / 1000) : "", "KB/image",
-                "{:>8}"}});
+    return double(images) / seconds_since(begin);
 }
 
 }  // namespace
@@ -96,42 +74,47 @@ void bench_data(std::shared_ptr<const Source> source, const Preprocess& how,
     Image image;
     RowBuffers buffers;
     std::vector<float> row(how.size.elems());
+    const auto print = [&](const char* stage, int threads, double speed) {
+        table.row({{"event", "bench_data"},
+                   {"stage", stage, "stage", "{:<30}"},
+                   {"threads", threads, "threads"},
+                   {"images_per_second", speed, "images/s", "{:8.1f}"},
+                   {"per_thread", speed / threads, "per thread", "{:.1f}"}});
+    };
     const Preprocess validation = how.for_validation();
     const auto open = [&](size_t i) {
         source->read(i, bytes);
         decoder.open(bytes, source->name(i));
     };
-    std::vector<Stage> stages;
-    stages.push_back({"read", [&](size_t i) {
-                          source->read(i, bytes);
-                          return 0;
-                      }});
-    stages.push_back({"read, decode", [&](size_t i) {
-                          open(i);
-                          decoder.read(image);
-                          return 0;
-                      }});
-    stages.push_back({"read, decode, validation row", [&](size_t i) {
-                          open(i);
-                          decoder.read(image);
-                          input_row(image, validation, 0, i, buffers, row.data());
-                          return row_bytes(how);
-                      }});
-    stages.push_back({"read, decode, training row", [&](size_t i) {
-                          open(i);
-                          decoder.read(input_crop(decoder.H(), decoder.W(), how, 0, i), image);
-                          input_row(image, how, 0, i, buffers, row.data());
-                          return row_bytes(how);
-                      }});
-    const std::vector<StageSpeed> speeds = time_stages(stages, source->size(), seconds);
-    for (size_t i = 0; i < stages.size(); ++i) print_row(table, stages[i].name, 1, speeds[i]);
+    std::vector<Stage> stages = {
+        {"read", [&](size_t i) { source->read(i, bytes); }},
+        {"read, decode",
+         [&](size_t i) {
+             open(i);
+             decoder.read(image);
+         }},
+        {"read, decode, validation row",
+         [&](size_t i) {
+             open(i);
+             decoder.read(image);
+             input_row(image, validation, 0, i, buffers, row.data());
+         }},
+        {"read, decode, training row",
+         [&](size_t i) {
+             open(i);
+             decoder.read(input_crop(decoder.H(), decoder.W(), how, 0, i), image);
+             input_row(image, how, 0, i, buffers, row.data());
+         }},
+    };
+    const double samples = double(time_stages(stages, source->size(), seconds));
+    for (const Stage& stage : stages) print(stage.name, 1, samples / stage.seconds);
 
     const auto time_loaders = [&](const char* name, std::shared_ptr<const Source> from) {
         LoaderOptions some = options;
         for (int t = 1; t <= options.threads;
              t = t < options.threads ? std::min(2 * t, options.threads) : t + 1) {
             some.threads = t;
-            print_row(table, name, t, time_loader(from, how, some, seconds));
+            print(name, t, time_loader(from, how, some, seconds));
         }
     };
     time_loaders("loader", source);

@@ -1,7 +1,7 @@
 // bench_train.cpp — steps without input pipeline: training, forward alone, or asleep.
 #include <algorithm>
 #include <fstream>
-#include <memory>
+#include <optional>
 #include <ranges>
 #include <thread>
 
@@ -43,120 +43,6 @@ class SleepingBackend final : public OpBackend {
     Clock::time_point wake_ = Clock::now(), ended_ = wake_;
 };
 
-// What a step of the bench does.
-class Work {
- public:
-    virtual ~Work() = default;
-    // `last`: of the steps after which ranks average, with --sync average.
-    virtual void step(const Batch& batch, int64_t number, bool last) = 0;
-    virtual double seconds_waited() const { return 0; }  // for the network, since it was made
-    // The signal on which all ranks stop after this step, or 0; `own` is what this one has seen.
-    virtual int stop_agreed(int own) const { return own; }
-    virtual std::string take_graph_failure() { return {}; }
-    virtual void record(bool) {}  // whether steps are traced from now on
-};
-
-// What eval and predict compute.
-class Forward : public Work {
- public:
-    Forward(Model& model, Backend& backend)
-        : model_(model),
-          backend_(backend),
-          sums_(backend.alloc(BatchSums::kFloats)),
-          input_(backend, model) {}
-    void step(const Batch& batch, int64_t, bool) override {
-        const Tensor logits =
-            model_.forward(input_.take(batch), {false, {}, batch.samples, {}, refresh_});
-        refresh_ = false;
-        backend_.softmax_cross_entropy(logits, batch.labels, 0, {nullptr, logits.shape()}, sums_);
-        backend_.synchronize();
-    }
-
- private:
-    Model& model_;
-    Backend& backend_;
-    float* sums_;
-    Input input_;
-    bool refresh_ = true;
-};
-
-class Training : public Work {
- public:
-    Training(const Config& config, Model& model, Backend& backend, Communicator& communicator,
-             const Stop& stop)
-        : backend_(backend),
-          optimizer_(config, model.params(), backend),
-          options_(config),
-          trainer_((options_.tracer = &tracer_, options_.track = track_, options_), backend,
-                   communicator, model, optimizer_, stop) {}
-    ~Training() override { record(false); }
-    void step(const Batch& batch, int64_t number, bool last) override {
-        StepResult result = trainer_.step(batch, {0, 0, number}, 1e-4, &batch);
-        trainer_.meet(result, {0, 0, number + 1}, /*must=*/last && !result.of_all);
-    }
-    double seconds_waited() const override { return trainer_.seconds_waited_for_network(); }
-    int stop_agreed(int) const override { return trainer_.stop_agreed(); }
-    std::string take_graph_failure() override { return trainer_.take_graph_failure(); }
-    void record(bool on) override {
-        SpanSink* const device =
-            on ? backend_.trace(tracer_.track("operations", 2, 256), tracer_.track("uploads", 3, 8),
-                                tracer_.track("downloads", 4, 256))
-               : backend_.trace(nullptr, nullptr, nullptr);
-        trainer_.record(on ? track_ : nullptr, device);
-    }
-
- private:
-    Backend& backend_;
-    Optimizer optimizer_;
-    Tracer tracer_;
-    Track* const track_ = tracer_.track("trainer", 1, 4096);
-    TrainerOptions options_;
-    Trainer trainer_;
-};
-
-struct Measured {
-    std::vector<double> images_per_second;  // of all ranks together, one a timed group
-    std::vector<double> recording;      // of two groups: time with a trace by time without, less 1
-    double net_wait = 0, net_busy = 0;  // parts of the time
-    double bytes_a_step = 0;            // sent by this rank
-    double start_seconds = 0, first_step_seconds = 0;  // until the first step began, and ended
-    int signal = 0;                                    // that ended it early, else 0
-};
-
-// Times groups of H steps (--sync average:H), after `warm_up` groups.
-Measured measure(const Config& config, int warm_up, Work& work, const Batch& batch,
-                 const Communicator& communicator, const Stop& stop, Clock::time_point started) {
-    const int groups = config.steps > 0 ? int(config.steps) : 5;
-    Measured result;
-    double total = 0, waited = 0, busy = 0, sent = 0, last = 0;
-    int64_t number = 0;
-    result.start_seconds = seconds_since(started);
-    for (int group = 1 - warm_up; group <= groups && !result.signal; ++group) {
-        if (group <= 1) {  // counted from here on
-            waited = work.seconds_waited(), busy = communicator.seconds_busy();
-            sent = double(communicator.bytes_sent());
-        }
-        work.record(group % 2 != 0);
-        const auto begin = Clock::now();
-        for (int i = 1; i <= config.sync_every; ++i) {
-            work.step(batch, number++, i == config.sync_every);
-            if (number == 1) result.first_step_seconds = seconds_since(started);
-        }
-        const double seconds = seconds_since(begin);
-        result.signal = work.stop_agreed(stop());
-        if (group <= 0) continue;
-        total += seconds;
-        if (group % 2 == 0) result.recording.push_back(last / seconds - 1);
-        last = seconds;
-        result.images_per_second.push_back(double(config.batch * config.sync_every) / seconds);
-    }
-    result.net_wait = (work.seconds_waited() - waited) / total;
-    result.net_busy = (communicator.seconds_busy() - busy) / total;
-    result.bytes_a_step =
-        (double(communicator.bytes_sent()) - sent) / (double(groups) * config.sync_every);
-    return result;
-}
-
 // getrusage() would also count memory from before exec(), which is that of a large parent.
 double peak_rss_mb() {
     std::ifstream status("/proc/self/status");
@@ -165,83 +51,152 @@ double peak_rss_mb() {
     return 0;
 }
 
-void print_result(const Config& config, const Measured& m, const Model& model, Backend& backend,
-                  const Communicator& communicator, int64_t own_images, bool graph) {
-    const auto [speed, least, most] = spread_of(m.images_per_second);
-    double gflops = 0, peak = 0;  // of this rank
-    if (config.compute == 0) {
-        const double flops = config.forward ? model.forward_flops() : train_flops(model);
-        gflops = speed / double(config.batch) * double(own_images) * flops / 1e9;
-        peak = backend.measure_peak_gflops();
+// Steps of training, or of forward passes alone, as eval and predict run them.
+class TrainBench {
+ public:
+    TrainBench(const Config& config, Communicator& communicator, const Stop& stop)
+        : config_(config),
+          communicator_(communicator),
+          stop_(stop),
+          shares_(size_t(communicator.world()), 1.0),
+          own_(share_of(config.batch, shares_, communicator.rank()).size()),
+          model_(model_text(config.model), model_options(config, class_count(config)), backend_) {
+        model_.plan(std::max(int(own_), 1), /*training=*/!config.forward);
+        batch_ = random_batch(backend_, config.batch, shares_, communicator.rank(), model_.input(),
+                              class_count(config), uint64_t(config.seed));
+        sleeping_.flop_seconds =
+            config.compute / double(std::ranges::max(batch_.wanted_by)) / train_flops(model_);
+        if (config.forward) {
+            input_.emplace(backend_, model_);
+            return;
+        }
+        optimizer_.emplace(config, model_.params(), backend_);
+        trainer_.emplace(config, backend_, communicator, model_, *optimizer_, stop);
     }
-    if (communicator.rank() != 0) return;
-    const double percent = peak > 0 ? 100 * gflops / peak : 0;
-    Table(config.json, stdout)
-        .row({{"bench", "train"},
-              {"model", config.model, "model"},
-              {"batch", config.batch, "batch"},
-              {"size", input_size_text(model.input()), "size"},
-              {"classes", class_count(config)},
-              {"world", communicator.world(), "ranks"},
-              {"threads", backend.threads()},
-              {"images_per_second", speed, "img/s", "{:.2f}"},
-              {"images_per_second_min", least, "min", "{:.2f}"},
-              {"images_per_second_max", most, "max", "{:.2f}"},
-              {"gflops", gflops, "GFLOP/s", "{:.0f}"},
-              {"peak_gflops", peak},
-              {"percent_of_peak", percent},
-              {"net_wait", m.net_wait},
-              {"", 100 * m.net_wait, "net wait", "{:.0f} %"},
-              {"net_busy", m.net_busy},
-              {"", 100 * m.net_busy, "net busy", "{:.0f} %"},
-              {"bytes_a_step", m.bytes_a_step},
-              {"", m.bytes_a_step / 1e6, "sent/step", "{:.1f} MB"},
-              {"start_seconds", m.start_seconds, "step 1 after", "{:.2f} s"},
-              {"first_step_seconds", m.first_step_seconds},
-              {"graph", graph},
-              {"recording_cost", m.recording.empty() ? 0 : median(m.recording)},
-              {"peak_rss_mb", peak_rss_mb(), "peak RSS", "{:.0f} MB"},
-              {"device_memory_mb", double(backend.device_bytes()) / (1 << 20)}});
-}
+
+    // Why steps run op by op; "": they are replayed as a CUDA graph.
+    std::string no_graph() {
+        if (!trainer_ || config_.compute > 0) return "these are not whole training steps";
+        if (config_.graph == GraphMode::kOff) return "CONVOY_GRAPH=off";
+        if (no_graph_.empty()) no_graph_ = why_no_graph(backend_, communicator_.world());
+        if (no_graph_.empty()) no_graph_ = trainer_->take_graph_failure();
+        return no_graph_;
+    }
+
+    // Times groups of H steps (--sync average:H). Returns the signal that ended it early, else 0.
+    int measure(Clock::time_point started) {
+        const auto waited = [&] { return trainer_ ? trainer_->seconds_waited_for_network() : 0; };
+        const int groups = config_.steps > 0 ? int(config_.steps) : 5, H = config_.sync_every;
+        // The input has two buffers. A step is recorded when it uses its buffer for the second
+        // time.
+        const int warm_up = no_graph().empty() ? 4 : 1;
+        double total = 0, waited_before = 0, busy_before = 0, sent_before = 0;
+        start_seconds_ = seconds_since(started);
+        for (int group = -warm_up; group < groups; ++group) {
+            if (group <= 0) {
+                waited_before = waited(), busy_before = communicator_.seconds_busy();
+                sent_before = double(communicator_.bytes_sent());
+            }
+            const auto begin = Clock::now();
+            for (int i = 1; i <= H; ++i) {
+                step(/*last=*/i == H);
+                if (number_ == 1) first_step_seconds_ = seconds_since(started);
+            }
+            const double seconds = seconds_since(begin);
+            if (const int signal = trainer_ ? trainer_->stop_agreed() : stop_()) return signal;
+            if (group < 0) continue;
+            total += seconds;
+            speeds_.push_back(double(config_.batch * H) / seconds);
+        }
+        net_wait_ = (waited() - waited_before) / total;
+        net_busy_ = (communicator_.seconds_busy() - busy_before) / total;
+        bytes_a_step_ = (double(communicator_.bytes_sent()) - sent_before) / (groups * H);
+        return 0;
+    }
+
+    void print() {
+        const auto [speed, least, most] = spread_of(speeds_);
+        double gflops = 0, peak = 0;  // of this rank
+        if (config_.compute == 0) {
+            const double flops = config_.forward ? model_.forward_flops() : train_flops(model_);
+            gflops = speed / double(config_.batch) * double(own_) * flops / 1e9;
+            peak = backend_.measure_peak_gflops();
+        }
+        if (communicator_.rank() != 0) return;
+        Table(config_.json, stdout)
+            .row({{"bench", "train"},
+                  {"model", config_.model, "model"},
+                  {"batch", config_.batch, "batch"},
+                  {"size", input_size_text(model_.input()), "size"},
+                  {"world", communicator_.world(), "ranks"},
+                  {"threads", backend_.threads()},
+                  {"images_per_second", speed, "img/s", "{:.2f}"},
+                  {"images_per_second_min", least, "min", "{:.2f}"},
+                  {"images_per_second_max", most, "max", "{:.2f}"},
+                  {"gflops", gflops, "GFLOP/s", "{:.0f}"},
+                  {"percent_of_peak", peak > 0 ? 100 * gflops / peak : 0},
+                  {"net_wait", net_wait_},
+                  {"", 100 * net_wait_, "net wait", "{:.0f} %"},
+                  {"net_busy", net_busy_},
+                  {"", 100 * net_busy_, "net busy", "{:.0f} %"},
+                  {"bytes_a_step", bytes_a_step_},
+                  {"", bytes_a_step_ / 1e6, "sent/step", "{:.1f} MB"},
+                  {"start_seconds", start_seconds_, "step 1 after", "{:.2f} s"},
+                  {"first_step_seconds", first_step_seconds_},
+                  {"graph", no_graph().empty()},
+                  {"peak_rss_mb", peak_rss_mb(), "peak RSS", "{:.0f} MB"},
+                  {"device_memory_mb", double(backend_.device_bytes()) / (1 << 20)}});
+    }
+
+ private:
+    // `last`: of the steps after which ranks average, with --sync average.
+    void step(bool last) {
+        const int64_t number = number_++;
+        if (trainer_) {
+            StepResult result = trainer_->step(batch_, {0, 0, number}, 1e-4, &batch_);
+            trainer_->meet(result, {0, 0, number_}, /*must=*/last && !result.of_all);
+        } else {
+            model_.forward(input_->take(batch_),
+                           {false, {}, batch_.samples, {}, /*refresh=*/number == 0});
+            backend_.synchronize();
+        }
+    }
+
+    const Config& config_;
+    Communicator& communicator_;
+    const Stop& stop_;
+    const std::vector<double> shares_;
+    const int64_t own_;  // images of this rank per step
+    const std::unique_ptr<Backend> device_ = make_backend(config_);
+    SleepingBackend sleeping_{*device_};
+    Backend& backend_ = config_.compute > 0 ? sleeping_ : *device_;
+    Model model_;
+    Batch batch_;
+    std::optional<Optimizer> optimizer_;
+    std::optional<Trainer> trainer_;
+    std::optional<Input> input_;  // without trainer
+    int64_t number_ = 0;
+    std::string no_graph_;
+    // Measured.
+    std::vector<double> speeds_;          // images per second of all ranks, of each timed group
+    double net_wait_ = 0, net_busy_ = 0;  // parts of the time
+    double bytes_a_step_ = 0;             // sent by this rank
+    double start_seconds_ = 0, first_step_seconds_ = 0;  // until step 1 began, and ended
+};
 
 }  // namespace
 
 int bench_train(const Config& config, Communicator& communicator, Log& log, const Stop& stop,
                 Clock::time_point started) {
-    const int classes = class_count(config), world = communicator.world();
-    const auto device = make_backend(config);
-    SleepingBackend sleeping(*device);
-    Backend& backend = config.compute > 0 ? sleeping : *device;
-    std::string no_graph = config.graph == GraphMode::kOff ? "CONVOY_GRAPH=off"
-                           : config.forward || config.compute > 0
-                               ? "these are not whole training steps"
-                               : why_no_graph(backend, world);
-    Model model(model_text(config.model), model_options(config, classes), backend);
-    const std::vector<double> shares(size_t(world), 1.0);
-    const int64_t share = share_of(config.batch, shares, communicator.rank()).size();
-    model.plan(std::max(int(share), 1), /*training=*/!config.forward);
-    const Batch batch = random_batch(backend, config.batch, shares, communicator.rank(),
-                                     model.input(), classes, uint64_t(config.seed));
-    sleeping.flop_seconds =
-        config.compute / double(std::ranges::max(batch.wanted_by)) / train_flops(model);
-
-    std::unique_ptr<Work> work;
-    if (config.forward)
-        work = std::make_unique<Forward>(model, backend);
-    else
-        work = std::make_unique<Training>(config, model, backend, communicator, stop);
-    // The input has two buffers. A step is recorded when it uses its buffer for the second
-    // time.
-    const int warm_up = no_graph.empty() ? 4 : 1;
+    TrainBench bench(config, communicator, stop);
     log.draw(0, "timing steps");
-    const Measured m = measure(config, warm_up, *work, batch, communicator, stop, started);
+    const int signal = bench.measure(started);
     log.erase();
-    if (m.signal) return m.signal;
-    if (const std::string why = work->take_graph_failure(); !why.empty()) no_graph = why;
-    if (config.graph == GraphMode::kOn && !config.json && !no_graph.empty())
-        log.notice("CONVOY_GRAPH=on: steps run op by op nevertheless, ", no_graph);
-
-    print_result(config, m, model, *device, communicator, share, no_graph.empty());
+    if (signal) return signal;
+    if (const std::string why = bench.no_graph();
+        config.graph == GraphMode::kOn && !config.json && !why.empty())
+        log.notice("CONVOY_GRAPH=on: steps run op by op nevertheless, ", why);
+    bench.print();
     return 0;
 }
 

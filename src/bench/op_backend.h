@@ -65,7 +65,7 @@ class OpBackend : public Backend {
     double measure_peak_gflops() override { return to_.measure_peak_gflops(); }
 
     void copy(Tensor to, Tensor from) override {
-        call({"copy", from.shape().text(), bytes({from, to})}, [&] { to_.copy(to, from); });
+        call(over("copy", {from, to}), [&] { to_.copy(to, from); });
     }
     void conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y,
                 const Moments* of_y) override {
@@ -94,54 +94,53 @@ class OpBackend : public Backend {
     }
 
     void moments(Tensor x, const Moments& to) override {
-        call({"moments", x.shape().text(), bytes({x})}, [&] { to_.moments(x, to); });
+        call(over("moments", {x}), [&] { to_.moments(x, to); });
     }
     void batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd, const float* gamma,
                     const float* beta, Tensor residual, Activation act, Tensor y) override {
-        call({"batch_norm", x.shape().text(), bytes({x, residual, y})},
+        call(over("batch_norm", {x, residual, y}),
              [&] { to_.batch_norm(x, groups, mean_rstd, gamma, beta, residual, act, y); });
     }
     // Two passes over memory: first the sums and dresidual, then dx.
     void batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups, const float* gamma,
                          const float* beta, Activation act, const float* mean_rstd, Tensor dx,
                          Tensor dresidual, float* dgamma, float* dbeta) override {
-        const double moved = bytes({x, dy, act && dresidual ? y : nullptr, dresidual, x, dy, dx});
-        call({"batch_norm_grad", x.shape().text(), moved}, [&] {
-            to_.batch_norm_grad(x, y, dy, groups, gamma, beta, act, mean_rstd, dx, dresidual,
-                                dgamma, dbeta);
-        });
+        call(
+            over("batch_norm_grad", {x, dy, act && dresidual ? y : Tensor(), dresidual, x, dy, dx}),
+            [&] {
+                to_.batch_norm_grad(x, y, dy, groups, gamma, beta, act, mean_rstd, dx, dresidual,
+                                    dgamma, dbeta);
+            });
     }
     void batch_norm_eval(Tensor x, const float* gamma, const float* beta, const float* mean,
                          const float* var, Tensor residual, Activation act, float eps,
                          Tensor y) override {
-        call({"batch_norm_eval", x.shape().text(), bytes({x, residual, y})},
+        call(over("batch_norm_eval", {x, residual, y}),
              [&] { to_.batch_norm_eval(x, gamma, beta, mean, var, residual, act, eps, y); });
     }
     void batch_norm_eval_grad(Tensor x, Tensor y, Tensor dy, const float* gamma, const float* beta,
                               const float* mean, const float* var, Activation act, float eps,
                               Tensor dx, Tensor dresidual) override {
-        call({"batch_norm_eval_grad", x.shape().text(), bytes({x, dy, dx, dresidual})}, [&] {
+        call(over("batch_norm_eval_grad", {x, dy, dx, dresidual}), [&] {
             to_.batch_norm_eval_grad(x, y, dy, gamma, beta, mean, var, act, eps, dx, dresidual);
         });
     }
 
     void activate(Tensor x, Activation f) override {
-        call({"activate", x.shape().text(), bytes({x, x})}, [&] { to_.activate(x, f); });
+        call(over("activate", {x, x}), [&] { to_.activate(x, f); });
     }
     void activate_grad(Tensor y, Tensor dy, Activation f) override {
-        call({"activate_grad", y.shape().text(), bytes({y, dy, dy})},
-             [&] { to_.activate_grad(y, dy, f); });
+        call(over("activate_grad", {y, dy, dy}), [&] { to_.activate_grad(y, dy, f); });
     }
     void scale_channels(Tensor x, Tensor s, Tensor y) override {
-        call({"scale_channels", x.shape().text(), bytes({x, s, y})},
-             [&] { to_.scale_channels(x, s, y); });
+        call(over("scale_channels", {x, s, y}), [&] { to_.scale_channels(x, s, y); });
     }
     void scale_channels_grad(Tensor x, Tensor s, Tensor dy, Tensor dx, Tensor ds) override {
-        call({"scale_channels_grad", x.shape().text(), bytes({x, s, dy, dx, ds})},
+        call(over("scale_channels_grad", {x, s, dy, dx, ds}),
              [&] { to_.scale_channels_grad(x, s, dy, dx, ds); });
     }
     void add(Tensor x, Tensor y) override {
-        call({"add", x.shape().text(), bytes({x, x, y})}, [&] { to_.add(x, y); });
+        call(over("add", {x, x, y}), [&] { to_.add(x, y); });
     }
     void copy_channels(Tensor to, Tensor from, int first, bool add) override {
         const Tensor &narrow = to.C < from.C ? to : from, &wide = to.C < from.C ? from : to;
@@ -168,17 +167,16 @@ class OpBackend : public Backend {
     }
     void dropout(Tensor x, float p, const Draws& draws, std::span<const uint64_t> sample_ids,
                  uint16_t purpose) override {
-        call({"dropout", x.shape().text(), bytes({x, x})},
-             [&] { to_.dropout(x, p, draws, sample_ids, purpose); });
+        call(over("dropout", {x, x}), [&] { to_.dropout(x, p, draws, sample_ids, purpose); });
     }
 
     void softmax_cross_entropy(Tensor logits, std::span<const int32_t> labels, float smoothing,
                                Tensor dlogits, float* sums, const MixedLabels& mixed) override {
-        call({"softmax_cross_entropy", logits.shape().text(), bytes({logits, dlogits})},
+        call(over("softmax_cross_entropy", {logits, dlogits}),
              [&] { to_.softmax_cross_entropy(logits, labels, smoothing, dlogits, sums, mixed); });
     }
     void softmax(Tensor x, Tensor y) override {
-        call({"softmax", x.shape().text(), bytes({x, y})}, [&] { to_.softmax(x, y); });
+        call(over("softmax", {x, y}), [&] { to_.softmax(x, y); });
     }
 
     void check_finite(const float* x, size_t n, const float* images, StepState* step) override {
@@ -216,6 +214,10 @@ class OpBackend : public Backend {
         double sum = 0;
         for (const Tensor& one : tensors) sum += one ? double(one.bytes()) : 0;
         return sum;
+    }
+    // An op that only reads and writes these tensors; its shape is that of the first one.
+    static Op over(const char* name, std::initializer_list<Tensor> tensors) {
+        return {name, tensors.begin()->shape().text(), bytes(tensors)};
     }
     // The same for all three ops. x, w, y: each tensor or its gradient.
     static Op conv2d_op(const char* name, Tensor x, Tensor w, Tensor y, const Window& window) {

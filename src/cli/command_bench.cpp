@@ -1,10 +1,13 @@
 // command_bench.cpp — bench train, kernels, allreduce and data.
 #include <fmt/core.h>
 
+#include <future>
+
 #include "src/base/check.h"
 #include "src/bench/bench.h"
 #include "src/cli/commands.h"
 #include "src/job/job_setup.h"
+#include "src/plan/tune.h"  // free_port
 
 namespace convoy {
 
@@ -23,21 +26,35 @@ static int command_bench_train(const CommandLine& line, Log& log, const Stop& st
 
 static int bench_allreduce_in_job(JobSession& job) {
     job.take_settings_of_rank0();
-    bench_allreduce(job.communicator(), job.config, job.stop);
+    const bool is_local = !job.line.given.contains("coord");
+    bench_allreduce(job.communicator(), job.config, job.stop, is_local ? job.world() : 1);
     job.finish();
     return 0;
 }
 
-static int command_bench_allreduce(const CommandLine& line, Log& log, const Stop& stop) {
-    CommandLine own = line;
-    const Access access = access_of(line.config);
-    if (!access.token.empty() && own.config.shm == Toggle::kOn) {
+// Without --coord all ranks are threads of this process.
+static int command_bench_allreduce(const CommandLine& given, Log& log, const Stop& stop) {
+    CommandLine line = given;
+    if (!access_of(given.config).token.empty() && line.config.shm == Toggle::kOn) {
         log.notice("with a token the ring uses encrypted TCP, so this measures with --shm off");
-        own.config.shm = Toggle::kOff;
+        line.config.shm = Toggle::kOff;
     }
-    if (!line.config.coord.empty()) return run_in_job(own, log, stop, bench_allreduce_in_job);
-    bench_allreduce_local(own.config, access);
-    return 0;
+    if (!line.config.coord.empty()) return run_in_job(line, log, stop, bench_allreduce_in_job);
+    line.config.coord = cat("127.0.0.1:", free_port());
+    if (line.config.world == 0) line.config.world = 2;
+    const auto run = [&](int rank) {
+        CommandLine own = line;
+        own.config.rank = rank;
+        Log quiet(stderr);
+        quiet.set_quiet(true);
+        return run_in_job(own, quiet, stop, bench_allreduce_in_job);
+    };
+    std::vector<std::future<int>> others;
+    for (int rank = 1; rank < line.config.world; ++rank)
+        others.push_back(std::async(std::launch::async, run, rank));
+    const int status = run(0);
+    for (std::future<int>& other : others) other.get();
+    return status;
 }
 
 static int command_bench_kernels(const CommandLine& line, Log&, const Stop&) {

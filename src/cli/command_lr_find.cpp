@@ -66,21 +66,7 @@ std::vector<RatePoint> read_points(const std::string& path) {
     return points;
 }
 
-// The curve over the logarithm of the rate, with a line at the suggestion.
-std::string picture(const RateSearch& search, double suggestion) {
-    const std::vector<RatePoint>& points = search.smooth;
-    const double top = 3 * points.front().loss;  // the loss becomes far larger when it diverges
-    Curve curve{"loss (smoothed)", {}};
-    for (const auto& [lr, loss] : points)
-        curve.points.push_back({std::log10(lr), std::min(loss, top)});
-    std::vector<Curve> curves = {curve};
-    if (const double at = std::log10(suggestion); search.is_clear())
-        curves.push_back({fmt::format("suggestion: {:.2g}", suggestion),
-                          {{at, points[search.least].loss}, {at, points.front().loss}}});
-    return line_chart("", "logarithm (base 10) of the learning rate", curves);
-}
-
-int report(const std::string& folder, bool as_json, Log& log) {
+int report(const std::string& folder, bool as_json) {
     const std::vector<RatePoint> all = read_points(folder + "/log.jsonl");
     if (all.size() < 20)
         fail("tune --lr has only ", all.size(),
@@ -88,40 +74,39 @@ int report(const std::string& folder, bool as_json, Log& log) {
              "diverged");
     const RateSearch search = search_rate(all);
     const std::vector<RatePoint>& points = search.smooth;
-    const size_t least = search.least, steep = search.steepest;
-    const double suggestion = std::min(points[steep].lr, points[least].lr / 3);
-    constexpr int kRows = 16, kWidth = 40;
-    const double most = std::ranges::max_element(points, {}, &RatePoint::loss)->loss;
-    const double lowest = points[least].loss, range = std::max(most - lowest, 1e-9);
-    log.info("      lr    loss");
-    for (int row = 0; row < kRows; ++row) {
-        const RatePoint& point = points[row * (points.size() - 1) / (kRows - 1)];
-        log.info(fmt::format("{:>8.1e}  {:>6.3f}  {}", point.lr, point.loss,
-                             std::string(1 + size_t(kWidth * (point.loss - lowest) / range), '#')));
+    const RatePoint least = points[search.least], steepest = points[search.steepest];
+    const double suggestion = std::min(steepest.lr, least.lr / 3);
+    json content = {
+        {"event", "lr-find"},      {"suggestion", search.is_clear() ? json(suggestion) : json()},
+        {"fall", search.fall},     {"scatter", search.scatter},
+        {"steepest", steepest.lr}, {"least", least.lr},
+        {"points", json::array()}};
+    // The picture: the curve over the logarithm of the rate, with a line at the suggestion.
+    std::vector<Curve> curves = {{"loss (smoothed)", {}}};
+    for (const auto& [lr, loss] : points) {
+        content["points"].push_back({{"lr", lr}, {"loss", loss}});
+        // The loss becomes far larger when it diverges.
+        curves[0].points.push_back({std::log10(lr), std::min(loss, 3 * points[0].loss)});
     }
-    json content = {{"event", "lr-find"},
-                    {"suggestion", search.is_clear() ? json(suggestion) : json()},
-                    {"fall", search.fall},
-                    {"scatter", search.scatter},
-                    {"steepest", points[steep].lr},
-                    {"least", points[least].lr},
-                    {"points", json::array()}};
-    for (const RatePoint& point : points)
-        content["points"].push_back({{"lr", point.lr}, {"loss", point.loss}});
+    if (const double at = std::log10(suggestion); search.is_clear())
+        curves.push_back({fmt::format("suggestion: {:.2g}", suggestion),
+                          {{at, least.loss}, {at, points[0].loss}}});
     write_in(folder, "lr.json", content.dump(1) + "\n");
-    write_in(folder, "lr.svg", picture(search, suggestion));
+    write_in(folder, "lr.svg",
+             line_chart("", "logarithm (base 10) of the learning rate", std::move(curves)));
     if (as_json)
         fmt::print("{}\n", content.dump());
-    else if (!search.is_clear())
-        fmt::print(
-            "no suggestion: the loss falls by {:.3f}, and single batches vary by {:.3f}. Keep the "
-            "default --lr, or try again with more --steps; curve: {}/lr.svg, lr.json\n",
-            search.fall, search.scatter, folder);
     else
         fmt::print(
-            "suggestion: --lr {:.2g} (the loss falls fastest at {:.2g} and is least at "
-            "{:.2g}), for this --batch and --optimizer; curve: {}/lr.svg, lr.json\n",
-            suggestion, points[steep].lr, points[least].lr, folder);
+            "{}; curve: {}/lr.svg, lr.json\n",
+            search.is_clear()
+                ? fmt::format("suggestion: --lr {:.2g} (the loss falls fastest at {:.2g} and "
+                              "is least at {:.2g}), for this --batch and --optimizer",
+                              suggestion, steepest.lr, least.lr)
+                : fmt::format("no suggestion: the loss falls by {:.3f}, and single batches "
+                              "vary by {:.3f}. Keep the default --lr, or give more --steps",
+                              search.fall, search.scatter),
+            folder);
     return 0;
 }
 
@@ -145,7 +130,7 @@ static int command_lr_find(const CommandLine& given, Log& log, const Stop& stop)
             throw;
         log.info(error.what());
     }
-    return report(config.out, config.json, log);
+    return report(config.out, config.json);
 }
 
 const CommandRow kLrFindRow = {"tune --lr", kLrFind, "[MAX] [options]",

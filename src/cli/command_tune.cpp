@@ -1,4 +1,6 @@
-// command_tune.cpp — tune: the fastest way to train a model on this machine, then on all of a job.
+// command_tune.cpp — tune: measures the fastest way to train a model on this machine, then on all
+// machines of a job. tune --plan: forecasts how fast a job will be.
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -11,207 +13,160 @@
 #include "src/base/table.h"
 #include "src/base/text.h"
 #include "src/cli/commands.h"
+#include "src/job/device_choice.h"
 #include "src/job/exchange.h"
 #include "src/model/model.h"
+#include "src/plan/probe.h"
 #include "src/plan/tune.h"
 
 namespace convoy {
 
 namespace {
 
-// The options of every run: those of this rank's user, and rank 0's settings of the job.
-std::vector<std::string> given_words(const CommandLine& line, const Config& config) {
-    static const std::set<std::string> kOwn = {"out",  "minutes", "json",  "settings",    "coord",
-                                               "rank", "world",   "port",  "local-rank",  "quiet",
-                                               "lr",   "elastic", "stall", "join-timeout"};
-    std::vector<std::string> words = {"--quiet", "--join-timeout=60"};
+using Words = std::vector<std::string>;
+
+// The options of this rank's user as lines of a --settings file, except those that a setup decides
+// or that only concern this command. all: also rank 0's settings of the job.
+std::string user_settings(const CommandLine& line, const Config& config, bool all) {
+    static const std::set<std::string> kOwn = {"threads",  "out",   "minutes",    "json",
+                                               "settings", "quiet", "coord",      "rank",
+                                               "world",    "port",  "local-rank", "stall"};
+    std::string text;
     for (const Option& option : options()) {
         const std::string name = option.name, value = get_option(config, name);
-        const bool is_settled = option.flags & (kJob | kFollows) && value != get_option({}, name);
-        if (kTuneRow.takes(option) && !kOwn.contains(name) && !is_tuned(name) &&
+        const bool is_settled =
+            all && option.flags & (kJob | kFollows) && value != get_option({}, name);
+        if (kTuneRow.takes(option) && !kOwn.contains(name) && !value.empty() &&
             (line.given.contains(name) || is_settled))
-            words.push_back(cat(option_name(option), "=", value));
+            text += cat(name, " ", value, "\n");
     }
-    return words;
-}
-
-// More options for rank 0: the run has no end, and logs the speed of each step.
-std::vector<std::string> leading_words(const CommandLine& line, const Config& config) {
-    std::vector<std::string> words = {
-        "--steps=1000000000", "--log-every=1",       "--save-every=0", "CONVOY_CHECK_EVERY=0",
-        "--elastic=off",      "--schedule=constant", "--lr=1e-6",      "--warmup=0"};
-    if (config.data.empty() && !line.given.contains("generated"))
-        words.push_back(cat("--generated=", std::clamp<int64_t>(8 * config.batch, 48, 4096)));
-    return words;
+    return text;
 }
 
 class Tune {
  public:
-    explicit Tune(JobSession& job)
-        : config_(job.config),
-          rank_(job.rank()),
-          log_(job.log),
-          stop_(job.stop),
-          given_(given_words(job.line, config_)),
-          leading_(leading_words(job.line, config_)),
-          folder_(make_folder()) {}
+    explicit Tune(JobSession& job) : config_(job.config), job_(job) {
+        if (!mkdtemp(folder_.data()))
+            fail("cannot make a folder ", folder_, ": ", std::strerror(errno));
+        // Runs have no end, and log the speed of each step. Later lines win.
+        std::string text =
+            user_settings(job.line, config_, /*all=*/true) +
+            "quiet true\njoin-timeout 60\nsteps 1000000000\nlog-every 1\nsave-every 0\n"
+            "check-every 0\nelastic off\nschedule constant\nlr 1e-6\nwarmup 0\n";
+        if (config_.data.empty() && config_.generated == Config().generated)
+            text += cat("generated ", std::clamp<int64_t>(8 * config_.batch, 48, 4096), "\n");
+        write(folder_ + "/settings", text);
+        job.log.detail("settings of every run:\n", text);
+        if (job.world() > 1) std::tie(host_, port_) = coordinator_address(config_.coord);
+    }
     ~Tune() {
         std::error_code gone;
         std::filesystem::remove_all(folder_, gone);
     }
-    int cores() const { return config_.threads > 0 ? config_.threads : available_cpus(); }
 
-    // Measures within this fraction of --minutes; returns the fastest setup.
-    const Tried* measure_here(std::vector<Tried>& setups, double part) {
-        const auto ranks = [&](const Setup& of) {
-            std::vector<std::vector<std::string>> all;
-            const std::string coord = cat("--coord=127.0.0.1:", free_port());
-            for (int rank = 0; rank < of.ranks; ++rank) {
-                all.push_back(words(of));
-                if (of.ranks > 1)
-                    all.back().insert(all.back().end(),
-                                      {coord, cat("--rank=", rank), cat("--world=", of.ranks),
-                                       "CONVOY_PREFLIGHT=off"});
+    // Measures the setups on the ranks of `group` within this fraction of --minutes. Collective:
+    // rank 0 decides which setup is measured and for how long. Returns the number of the fastest.
+    int measure(Communicator& group, std::vector<Setup>& setups, double part) {
+        const auto agreed = [&](int number) { return broadcast_json(group, number).get<int>(); };
+        if (group.rank() > 0) {
+            for (int number = agreed(-1); number >= 0;) {
+                MeasuredRun run(folder_, processes(group, setups[size_t(number)]), environment_);
+                number = agreed(-1);  // rank 0 has ended this one
             }
-            return all;
-        };
-        return race(setups, [&](Tried& one, double seconds, double to_beat) {
-            measure(one, seconds, to_beat, part, ranks);
+            return agreed(-1);
+        }
+        const int best = race(setups, [&](Setup& one, double seconds, double to_beat) {
+            const double left = 60 * part * config_.minutes - seconds_since(begin_);
+            if (left <= 0) {
+                if (one.speed.seconds == 0) one.speed.fault = "--minutes are over";
+                return;
+            }
+            job_.log.info("measuring ", one.text(), "  (", clock_text(seconds_since(begin_)),
+                          " of at most ", clock_text(60 * config_.minutes), ")");
+            agreed(int(&one - setups.data()));
+            std::filesystem::remove_all(folder_ + "/run0");
+            one.speed = MeasuredRun(folder_, processes(group, one), environment_)
+                            .watch(seconds, to_beat, std::max(left / 3, 20.0), job_.stop);
         });
+        agreed(-1);
+        return agreed(best);
     }
 
-    // Collective: rank 0 decides which setup is measured and for how long; the others follow.
-    // `own`: the fastest setup of this machine alone. Returns the fastest setup, on rank 0.
-    const Tried* measure_together(JobSession& job, const Setup& own, std::vector<Tried>& setups) {
-        const auto [host, port] = coordinator_address(config_.coord);
-        for (Tried& one : setups) {
-            const auto sync = one.setup.options.find("sync");
-            const bool is_cut =  // a pipeline has micro-batches of its own
-                sync != one.setup.options.end() && sync->second.starts_with("pipeline");
-            for (const auto& [name, value] : own.options)
-                if (!is_cut || (name != "accumulate" && value.find('x') == value.npos))
-                    one.setup.options.try_emplace(name, value);
+    void print(const std::vector<Setup>& all, int best, double base) const {
+        Table table(config_.json), others(config_.json);
+        for (const Setup& one : all) {
+            const Speed& s = one.speed;
+            if (!s.fault.empty()) continue;
+            const bool is_best = best >= 0 && &one == &all[size_t(best)];
+            table.row({{"setup", one.text(), "setup", "{:<44}"},
+                       {"seconds", s.seconds},
+                       {"images_per_second", s.images_per_second, "img/s", "{:7.1f}"},
+                       {"speed_up", base > 0 ? s.images_per_second / base : 0, "x", "{:.2f}"},
+                       {"cores", s.cores, "cores", "{:.1f}"},
+                       {"memory_mb", s.memory_megabytes, "memory", "{:6.0f} MB"},
+                       {"net_wait", s.net_wait},
+                       {"", 100 * s.net_wait, "net wait", "{:.0f} %"},
+                       {"net_busy", s.net_busy},
+                       {"", 100 * s.net_busy, "net busy", "{:.0f} %"},
+                       {"note",
+                        is_best         ? "fastest"
+                        : !one.is_exact ? "not what one rank trains"
+                                        : "",
+                        ""}});
         }
-        // The ranks of this job listen on the numbers after the coordinator's.
-        auto ranks = [&, next = port + 50](const Setup& of) mutable {
-            std::vector<std::string> all = words(of, job.rank() == 0);
-            all.insert(all.end(), {cat("--coord=", host, ":", ++next), cat("--rank=", job.rank()),
-                                   cat("--world=", job.world())});
-            return std::vector<std::vector<std::string>>{all};
-        };
-        const auto begin_next = [&](int number) {
-            return broadcast_json(job.communicator(), number).get<int>();
-        };
-        if (job.rank() > 0) {
-            for (int number = begin_next(-1); number >= 0;) {
-                MeasuredRun run(folder_, ranks(setups[size_t(number)].setup), environment_);
-                number = begin_next(-1);  // rank 0 has ended this one
-            }
-            return nullptr;
-        }
-        const Tried* best = race(setups, [&](Tried& one, double seconds, double to_beat) {
-            measure(one, seconds, to_beat, 1, [&](const Setup& of) {
-                begin_next(int(&one - setups.data()));
-                return ranks(of);
-            });
-        });
-        begin_next(-1);
-        return best;
-    }
-
-    void print(const std::vector<Tried>& all, const Tried* best, double base) const {
-        Table table(config_.json);
-        for (const auto& [setup, s] : all) {
-            std::string options;
-            for (const auto& [name, value] : setup.options)
-                options += cat(options.empty() ? "" : " ", "--", name, " ", value);
-            std::vector<Cell> row = {{"setup", setup.name, "setup", "{:<34}"},
-                                     {"options", options}};
-            // A setup that was not measured has no figures.
-            const auto figure = [&](const char* key, double value, const char* title,
-                                    const char* format, double scale = 1) {
-                if (s.fault.empty()) row.emplace_back(key, value);
-                row.emplace_back(
-                    "", s.fault.empty() ? fmt::format(fmt::runtime(format), scale * value) : "-",
-                    title, "{:>7}");
-            };
-            if (s.fault.empty()) row.emplace_back("seconds", s.seconds);
-            figure("images_per_second", s.images_per_second, "img/s", "{:.1f}");
-            figure("speed_up", base > 0 ? s.images_per_second / base : 0, "x", "{:.2f}");
-            figure("cores", s.cores, "cores", "{:.1f}");
-            figure("memory_mb", s.memory_megabytes, "memory", "{:.0f} MB");
-            figure("net_wait", s.net_wait, "net wait", "{:.0f} %", 100);
-            figure("net_busy", s.net_busy, "net busy", "{:.0f} %", 100);
-            row.push_back({"note",
-                           !s.fault.empty()                 ? s.fault
-                           : best && &setup == &best->setup ? "fastest"
-                           : !setup.is_exact                ? "not what one rank trains"
-                                                            : "",
-                           ""});
-            table.row(row);
-        }
+        for (const Setup& one : all)
+            if (!one.speed.fault.empty())
+                others.row({{"setup", one.text(), "not measured", "{:<44}"},
+                            {"note", one.speed.fault, "why", "{:<}"}});
     }
 
     // Writes a file for `trainer --settings`: the user's options and those of the setup. Rank 0's
     // file has the name that was asked for; another rank's file also has its number.
-    void write(const CommandLine& line, const Setup& setup) {
-        static const std::set<std::string> kNot = {"coord",    "rank",       "world", "out",
-                                                   "settings", "token-file", "json",  "minutes"};
-        const std::string file = cat(config_.out, rank_ > 0 ? cat(".rank", rank_) : "");
+    void write_settings(const Setup& setup) const {
+        const std::string file = cat(config_.out, job_.rank() > 0 ? cat(".rank", job_.rank()) : "");
         const std::string start =
             cat(setup.ranks > 1 ? cat("tools/launch -n ", setup.ranks, " -- ") : "",
                 "trainer --settings ", file);
-        std::ofstream out(file);
-        out << "# Written by `trainer tune`: " << setup.name << ". To start it: " << start << "\n";
-        for (const auto& [name, who] : line.given) {
-            const std::string value = get_option(line.config, name);
-            if (!kNot.contains(name) && !is_tuned(name) && !value.empty())
-                out << name << " " << value << "\n";
-        }
-        for (const auto& [name, value] : setup.options) out << name << " " << value << "\n";
-        if (!out.flush()) fail("cannot write ", file, ": ", std::strerror(errno));
-        log_.info("written: ", file, "   try: ", start);
+        std::string text = cat("# Written by `trainer tune`. To start it: ", start, "\n",
+                               user_settings(job_.line, config_, /*all=*/false));
+        for (const auto& [name, value] : setup.options) text += cat(name, " ", value, "\n");
+        write(file, text);
+        job_.log.info("written: ", file, "   try: ", start);
     }
 
  private:
-    static std::string make_folder() {
-        std::string name = (std::filesystem::temp_directory_path() / "tune-XXXXXX").string();
-        if (!mkdtemp(name.data())) fail("cannot make a folder ", name, ": ", std::strerror(errno));
-        return name;
+    static void write(const std::string& file, const std::string& text) {
+        std::ofstream out(file);
+        if (!(out << text).flush()) fail("cannot write ", file, ": ", std::strerror(errno));
     }
-    std::vector<std::string> words(const Setup& setup, bool decides = true) const {
-        std::vector<std::string> all = given_;
-        if (decides) all.insert(all.end(), leading_.begin(), leading_.end());
+    // The options of each process of this rank. Rank 0 decides the settings of the job.
+    std::vector<Words> processes(const Communicator& group, const Setup& setup) {
+        Words words = {cat("--settings=", folder_, "/settings")};
         for (const auto& [name, value] : setup.options)
-            if (decides || !(find_option(name)->flags & kJob))
-                all.push_back(cat(option_name(*find_option(name)), "=", value));
+            if (const Option& option = *find_option(name);
+                group.rank() == 0 || !(option.flags & kJob))
+                words.push_back(cat(option_name(option), "=", value));
+        std::vector<Words> all(size_t(setup.ranks), words);
+        const int world = group.world() * setup.ranks;
+        // The ranks of the job listen at the ports after the coordinator's.
+        const std::string coord =
+            group.world() > 1 ? cat(host_, ":", 50 + ++port_) : cat("127.0.0.1:", free_port());
+        for (int i = 0; i < setup.ranks && world > 1; ++i)
+            for (const std::string& word :
+                 {cat("--coord=", coord), cat("--rank=", group.rank() * setup.ranks + i),
+                  cat("--world=", world)})
+                all[size_t(i)].push_back(word);
+        if (group.world() == 1) all[0].push_back("CONVOY_PREFLIGHT=off");
+        job_.log.detail("trainer train ", join_text(all[0], " "));
         return all;
     }
 
-    // Begins no measurement after this fraction of --minutes. `ranks`: the options per process.
-    template <class Ranks>
-    void measure(Tried& tried, double seconds, double to_beat, double part, Ranks&& ranks) {
-        const double left = 60 * part * config_.minutes - seconds_since(begin_);
-        if (left > 0) {
-            log_.info("measuring ", tried.setup.name, "  (", clock_text(seconds_since(begin_)),
-                      " of at most ", clock_text(60 * config_.minutes), ")");
-            std::filesystem::remove_all(folder_ + "/run0");
-            const auto options = ranks(tried.setup);
-            log_.detail("trainer train ", join_text(options[0], " "));
-            tried.speed = MeasuredRun(folder_, options, environment_)
-                              .watch(seconds, to_beat, std::max(left / 3, 20.0), stop_);
-        } else if (tried.speed.seconds == 0) {
-            tried.speed.fault = "not measured: --minutes are over";
-        }
-    }
-
     const Config& config_;
-    const int rank_;
-    Log& log_;
-    const Stop& stop_;
-    const std::vector<std::string> given_, leading_;
-    const std::string folder_;
-    const std::vector<std::string> environment_ = plain_environment();
+    JobSession& job_;
+    const Words environment_ = plain_environment();
+    std::string folder_ = std::filesystem::temp_directory_path() / "tune-XXXXXX";
+    std::string host_;
+    int port_ = 0;
     const Clock::time_point begin_ = Clock::now();
 };
 
@@ -221,29 +176,120 @@ int tune_in_job(JobSession& job) {
     const Config& config = job.config;
     model_text(config.model);  // an unknown name is an error before anything is measured
     Tune tune(job);
-    std::vector<Tried> here, joined;
-    for (Setup& one : local_setups(tune.cores(), count_gpus()))
-        if (alone || one.ranks == 1) here.push_back({std::move(one)});
-    const Tried* best = tune.measure_here(here, alone ? 1 : 0.5);
+    std::vector<Setup> here =
+        local_setups(config.threads > 0 ? config.threads : available_cpus(), count_gpus());
+    if (!alone) std::erase_if(here, [](const Setup& one) { return one.ranks > 1; });
+    int best = tune.measure(*make_single_rank(), here, alone ? 1 : 0.5);
     const double base = here[0].speed.images_per_second;
     tune.print(here, best, base);
-    if (!best)
-        fail("no setup could be measured (", here[0].setup.name, ": ", here[0].speed.fault,
+    if (best < 0)
+        fail("no setup could be measured (", here[0].text(), ": ", here[0].speed.fault,
              "); try more --minutes, or a smaller --model or --batch");
-    if (alone) {
-        tune.write(job.line, best->setup);
-        return 0;
+    Setup fastest = here[size_t(best)];
+    if (!alone) {
+        std::vector<Setup> joined = join_setups(job.world(), fastest);
+        best = tune.measure(job.communicator(), joined, 1);
+        if (job.rank() == 0) tune.print(joined, best, base);
+        if (best >= 0)
+            fastest = joined[size_t(best)];
+        else
+            job.log.notice(
+                "no setup of several machines could be measured; writing this machine's own");
     }
-    for (Setup& one : join_setups(job.world())) joined.push_back({std::move(one)});
-    const Tried* fast = tune.measure_together(job, best->setup, joined);
-    if (job.rank() == 0) tune.print(joined, fast, base);
-    const int found =
-        broadcast_json(job.communicator(), fast ? int(fast - joined.data()) : -1).get<int>();
-    if (found < 0)
-        job.log.notice(
-            "no setup of several machines could be measured; writing this machine's own");
-    tune.write(job.line, found < 0 ? best->setup : joined[size_t(found)].setup);
+    tune.write_settings(fastest);
     job.finish();
+    return 0;
+}
+
+// ---- tune --plan: how fast will a job be, and with which options? -----------------------------
+
+void print_measured(const JobTiming& timing, const std::vector<Peer>& peers,
+                    const std::vector<double>& shares, bool json) {
+    Table links(json), ranks(json);
+    for (const EdgeTiming& edge : timing.edges)
+        links.row({{"plan", "edge"},
+                   {"from", edge.from, "from"},
+                   {"to", edge.to, "to"},
+                   {"latency_ms", 1e3 * edge.latency_seconds, "latency", "{:.3f} ms"},
+                   {"mbit_per_second", mbit_per_second(edge), "Mbit/s", "{:.0f}"}});
+    if (!json && !timing.edges.empty())
+        fmt::print("buckets of {:.1f} MB\n\n", double(timing.bucket_bytes) / (1 << 20));
+    for (size_t rank = 0; rank < timing.ranks.size(); ++rank)
+        ranks.row({{"plan", "rank"},
+                   {"rank", rank, "rank"},
+                   {"threads", timing.ranks[rank].threads, "threads"},
+                   {"share", shares[rank], "share", "{:g}"},
+                   {"images_per_second", timing.ranks[rank].together, "compute img/s", "{:.1f}"},
+                   {"address", rank < peers.size() ? peers[rank].address : "", "address"}});
+    if (!json) fmt::print("\n");
+}
+
+void print_forecasts(const JobTiming& timing, const Config& config, const Shares& shares) {
+    struct Row {
+        Forecast forecast;
+        std::string options;
+    };
+    std::vector<Row> rows;
+    // The fastest of the ways with the same result as one rank. More ranks, or another format, must
+    // be at least 2 % faster.
+    size_t best = 0;
+    for (int ranks = 1; ranks <= std::ssize(shares.weights); ++ranks) {
+        std::vector<double> part = shares.weights;
+        part.resize(size_t(ranks));
+        if (shares.fair) part = fair_shares(timing, ranks);
+        if (std::ranges::max(part) == 0) continue;
+        for (const Way& way : kWays) {
+            if (ranks == 1 && &way != kWays) break;
+            rows.push_back(
+                {forecast(timing, way, config.batch, part),
+                 cat("--world ", ranks, ranks > 1 ? cat(" ", way.options) : "",
+                     shares.fair && ranks > 1 ? " --share " + join_text(part, ":") : "")});
+            const auto speed_of = [&](size_t i) { return rows[i].forecast.images_per_second; };
+            if (way.every == 1 && speed_of(rows.size() - 1) > 1.02 * speed_of(best))
+                best = rows.size() - 1;
+        }
+    }
+    Table table(config.json);
+    for (const auto& [one, options] : rows) {
+        const bool is_best = &one == &rows[best].forecast;
+        table.row({{"plan", "prediction"},
+                   {"ranks", one.ranks, "ranks"},
+                   {"wire", one.way->bf16 ? "bf16" : "fp32"},
+                   {"steps_per_sum", one.way->every},
+                   {"", one.ranks == 1 ? "" : one.way->name, "sends", "{:<6}"},
+                   {"images_per_second", one.images_per_second, "img/s", "{:.1f}"},
+                   {"efficiency", one.efficiency},
+                   {"", 100 * one.efficiency, "of compute", "{:.0f} %"},
+                   {"step_ms", 1e3 * one.step_seconds},
+                   {"best", is_best},
+                   {"options", options},
+                   {"", is_best ? "best: " + options : "", "", "{:<}"}});
+    }
+}
+
+int plan_in_job(JobSession& job) {
+    job.take_settings_of_rank0();
+    JobSetup setup{job};
+    Shares& shares = setup.shares;
+    const Config& config = job.config;
+    setup.model_text =
+        broadcast_text(job.communicator(), job.rank() == 0 ? model_text(config.model) : "");
+    setup.classes.resize(size_t(class_count(config)));
+    shares = gather_shares(job.communicator(), config.share, job.log);
+    if (config.batch < job.world())
+        fail("--batch ", config.batch, " cannot be divided among ", job.world(),
+             " ranks: give more");
+    choose_device(job);
+    const JobTiming timing = probe_job(setup, job.communicator(), /*brief=*/false);
+    if (shares.fair) shares.weights = fair_shares(timing, job.world());
+    job.finish();
+    if (job.rank() != 0) return 0;
+    print_measured(timing, job.peers(), shares.weights, config.json);
+    print_forecasts(timing, config, shares);
+    if (!config.json)
+        for (const std::string& warning :
+             plan_warnings(timing, job.peers(), config.batch, shares.weights))
+            fmt::print("{}\n", warning);
     return 0;
 }
 
@@ -253,11 +299,18 @@ int command_tune(const CommandLine& given, Log& log, const Stop& stop) {
     return run_in_job(line, log, stop, tune_in_job);
 }
 
+int command_plan(const CommandLine& line, Log& log, const Stop& stop) {
+    return run_in_job(line, log, stop, plan_in_job);
+}
+
 }  // namespace
 
 const CommandRow kTuneRow = {
     "tune", kTune, "[options]   or: tune --plan [options], tune --lr [MAX] [options]",
     "measure the fastest settings; --plan: predict a job's speed; --lr: suggest a learning rate",
     command_tune};
+const CommandRow kPlanRow = {
+    "tune --plan", kPlan, "[options]",
+    "measure links and ranks, and predict the speed of a job for several options", command_plan};
 
 }  // namespace convoy

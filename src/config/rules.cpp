@@ -59,6 +59,7 @@ static constexpr Rule kRules[] = {
      "a server may hold a part of a tensor; use sgd or adamw"},
     {"share", Needs::kNot, "sync=pipeline", "each rank holds a part of the model"},
     {"shards=mine", Needs::kNot, "sync=pipeline", "each rank holds a part of the model"},
+    {"share=auto", Needs::kNot, "preflight=off", "it measures the ranks before training"},
     {"accumulate", Needs::kNot, "sync=pipeline", "pipeline:S:M sets the number of micro-batches"},
     {"replicas>1", Needs::kNot, "sync=pipeline", "each rank holds a part of the model"},
     {"accumulate", Needs::kNot, "factors=on", "factors are those of a whole batch"},

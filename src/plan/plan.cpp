@@ -6,19 +6,14 @@
 
 #include "data/order.h"
 #include "src/base/check.h"
-#include "src/base/text.h"
 
 namespace convoy {
 
-EdgeTiming slowest_edge(std::span<const EdgeTiming> edges, int ranks) {
-    EdgeTiming slowest;
-    for (const EdgeTiming& edge : edges) {
-        if (edge.from >= ranks || edge.to >= ranks) continue;
-        const double latency = std::max(slowest.latency_seconds, edge.latency_seconds);
-        if (slowest.bytes_per_second == 0 || edge.bytes_per_second < slowest.bytes_per_second)
-            slowest = edge;
-        slowest.latency_seconds = latency;
-    }
+EdgeTiming slowest_edge(std::span<const EdgeTiming> edges) {
+    if (edges.empty()) return {};
+    EdgeTiming slowest = *std::ranges::min_element(edges, {}, &EdgeTiming::bytes_per_second);
+    slowest.latency_seconds =
+        std::ranges::max_element(edges, {}, &EdgeTiming::latency_seconds)->latency_seconds;
     return slowest;
 }
 
@@ -26,22 +21,15 @@ EdgeTiming slowest_edge(std::span<const EdgeTiming> edges, int ranks) {
 // first at s = 25·W·latency·bandwidth.
 size_t bucket_bytes_for(std::span<const EdgeTiming> edges, int world) {
     constexpr double kLeast = 1 << 20, kMost = 25 << 20;
-    const EdgeTiming edge = slowest_edge(edges, world);
+    const EdgeTiming edge = slowest_edge(edges);
     return size_t(
         std::clamp(25.0 * world * edge.latency_seconds * edge.bytes_per_second, kLeast, kMost));
-}
-
-double network_seconds(const JobTiming& timing, int ranks, const Way& way) {
-    if (ranks < 2) return 0;
-    const double all = 2.0 * (ranks - 1) / ranks * timing.gradient_bytes;
-    const double sent = way.every > 1 ? all / way.every : timing.sent_bytes[size_t(ranks)];
-    return sent * (way.bf16 ? 0.5 : 1) / timing.bytes_per_second;
 }
 
 Forecast forecast(const JobTiming& timing, const Way& way, int64_t batch,
                   std::span<const double> shares) {
     Forecast result{int(shares.size()), &way};
-    double S = 0, speed = 0;
+    double S = 0, N = 0, speed = 0;
     for (int r = 0; r < result.ranks; ++r) {
         const RankTiming& rank = timing.ranks[size_t(r)];
         const int64_t images = share_of(batch, shares, r).size();
@@ -49,9 +37,13 @@ Forecast forecast(const JobTiming& timing, const Way& way, int64_t batch,
         ENSURE(its > 0, "rank ", r, " was not timed");
         if (images > 0) S = std::max(S, double(images) / its), speed += its;
     }
-    const double N = network_seconds(timing, result.ranks, way);
+    if (const int W = result.ranks; W > 1) {
+        const double mean = 2.0 * (W - 1) / W * timing.gradient_bytes / way.every;
+        const double sent = way.every > 1 ? mean : timing.sent_bytes[size_t(W)];
+        N = sent * (way.bf16 ? 0.5 : 1) / timing.bytes_per_second;
+    }
     const double buckets = std::max(1.0, timing.gradient_bytes / double(timing.bucket_bytes));
-    result.compute_seconds = S;
+    result.compute_seconds = S, result.network_seconds = N;
     result.step_seconds = way.every > 1 ? S + N : std::max(S + N / buckets, S / 3 + N);
     result.images_per_second = double(batch) / result.step_seconds;
     result.efficiency = result.images_per_second / speed;
@@ -66,57 +58,56 @@ std::vector<double> fair_shares(const JobTiming& timing, int ranks) {
     return shares;
 }
 
-std::string shares_text(std::span<const double> shares) { return join_text(shares, ":"); }
-
-double mbit_per_second(const EdgeTiming& edge) { return edge.bytes_per_second * 8 / 1e6; }
-
 // Values below `part` times the upper quartile are slow. So a few slow values are found, and one
 // very fast value does not make the others look slow.
-static bool far_below(double value, std::vector<double> all, double part) {
-    std::ranges::sort(all, std::greater());
-    return value < part * all[all.size() / 4];
+template <class T>
+static double slow_below(double part, const std::vector<T>& all, double T::*member) {
+    std::vector<double> values;
+    for (const T& one : all) values.push_back(one.*member);
+    std::ranges::sort(values, std::greater());
+    return values.empty() ? 0 : part * values[values.size() / 4];
 }
 
 std::vector<std::string> plan_warnings(const JobTiming& timing, std::span<const Peer> peers,
                                        int64_t batch, std::span<const double> shares) {
     const auto rank_text = [&](int rank) {
-        return size_t(rank) < peers.size()
-                   ? cat("rank ", rank, " (", peers[size_t(rank)].address, ")")
-                   : cat("rank ", rank);
+        const bool is_known = size_t(rank) < peers.size();
+        return cat("rank ", rank, is_known ? cat(" (", peers[size_t(rank)].address, ")") : "");
     };
     std::vector<std::string> warnings;
     // Links within a machine are loopback or shared memory: nobody can repair them.
-    std::vector<EdgeTiming> between;
-    std::vector<double> link_speeds, speeds;
+    std::vector<EdgeTiming> links;
     for (const EdgeTiming& edge : timing.edges)
         if (timing.ranks[size_t(edge.from)].machine != timing.ranks[size_t(edge.to)].machine)
-            between.push_back(edge), link_speeds.push_back(edge.bytes_per_second);
+            links.push_back(edge);
+    const double slow_link = slow_below(0.5, links, &EdgeTiming::bytes_per_second);
+    std::erase_if(links, [&](const EdgeTiming& e) { return e.bytes_per_second >= slow_link; });
     const Forecast now = forecast(timing, kWays[0], batch, shares);
-    if (now.step_seconds < 1.1 * now.compute_seconds) between.clear();
-    std::erase_if(between, [&](const EdgeTiming& edge) {
-        return !far_below(edge.bytes_per_second, link_speeds, 0.5);
-    });
+    if (now.step_seconds < 1.1 * now.compute_seconds) links.clear();
     // A bad cable or card slows down all edges of a rank, and no others.
-    for (int rank = 0; rank < int(timing.ranks.size()); ++rank) {
-        const auto touches = [&](const EdgeTiming& e) { return e.from == rank || e.to == rank; };
-        if (between.size() < 3 || !std::ranges::all_of(between, touches)) continue;
+    const auto touch_all = [&](int rank) {
+        return std::ranges::all_of(
+            links, [&](const EdgeTiming& e) { return e.from == rank || e.to == rank; });
+    };
+    for (const EdgeTiming& edge : links) {
+        const bool is_rank = links.size() > 2 && (touch_all(edge.from) || touch_all(edge.to));
         warnings.push_back(fmt::format(
-            "all links of {} are far slower than the others ({:.0f} Mbit/s): check its cable, its "
-            "network card and its switch port",
-            rank_text(rank), mbit_per_second(between[0])));
-        between.clear();
+            "{} far slower than the others ({:.0f} Mbit/s): check the cable, the network card and "
+            "the switch port",
+            is_rank
+                ? cat("all links of ", rank_text(touch_all(edge.from) ? edge.from : edge.to),
+                      " are")
+                : cat("the link from ", rank_text(edge.from), " to ", rank_text(edge.to), " is"),
+            mbit_per_second(edge)));
+        if (is_rank) break;
     }
-    for (const EdgeTiming& edge : between)
-        warnings.push_back(fmt::format(
-            "the link from {} to {} is far slower than the others ({:.0f} Mbit/s): check it",
-            rank_text(edge.from), rank_text(edge.to), mbit_per_second(edge)));
-    for (const RankTiming& rank : timing.ranks) speeds.push_back(rank.together);
-    for (size_t rank = 0; rank < speeds.size(); ++rank)
-        if (far_below(speeds[rank], speeds, 0.6))
+    const double slow_rank = slow_below(0.6, timing.ranks, &RankTiming::together);
+    for (size_t rank = 0; rank < timing.ranks.size(); ++rank)
+        if (const double speed = timing.ranks[rank].together; speed < slow_rank)
             warnings.push_back(fmt::format(
-                "{} computes far slower than the others ({:.1f} of {:.1f} img/s): --share auto "
+                "{} computes {:.1f} img/s, far slower than the others (over {:.1f}): --share auto "
                 "gives it fewer images",
-                rank_text(int(rank)), speeds[rank], std::ranges::max(speeds)));
+                rank_text(int(rank)), speed, slow_rank));
     return warnings;
 }
 

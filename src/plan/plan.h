@@ -29,7 +29,7 @@ struct RankTiming {
     double together = 0, alone = 0;
 };
 
-// Everything that was measured (probe.h). The same on every rank.
+// Everything that was measured (probe.h). The same on every rank, except bytes_per_second.
 struct JobTiming {
     std::vector<EdgeTiming> edges;
     size_t bucket_bytes = kDefaultBucketBytes;
@@ -40,11 +40,10 @@ struct JobTiming {
     std::vector<RankTiming> ranks;
 };
 
-// The bucket size with which latency is 4 % of a bucket's time on the slowest edge; 1 to 25 MB.
+// The edge with the least bandwidth, and the largest latency of any edge; all 0 without edges.
+EdgeTiming slowest_edge(std::span<const EdgeTiming> edges);
+// The bucket size with which latency is 4 % of a bucket's time on that edge; 1 to 25 MB.
 size_t bucket_bytes_for(std::span<const EdgeTiming> edges, int world);
-
-// The slowest edge among the first `ranks` ranks; all 0 if there is none.
-EdgeTiming slowest_edge(std::span<const EdgeTiming> edges, int ranks);
 
 // A way to send gradients or weights.
 struct Way {
@@ -56,13 +55,10 @@ inline constexpr Way kWays[] = {{"fp32", "--wire fp32"},
                                 {"bf16", "--wire bf16", true},
                                 {"DiLoCo", "--sync diloco:20", false, 20}};
 
-// N of the formula, for `ranks` ranks.
-double network_seconds(const JobTiming& timing, int ranks, const Way& way);
-
 struct Forecast {
     int ranks = 1;
     const Way* way = &kWays[0];
-    double step_seconds = 0, compute_seconds = 0;
+    double step_seconds = 0, compute_seconds = 0, network_seconds = 0;  // T, S, N of the formula
     double images_per_second = 0;
     double efficiency = 0;  // relative to the same ranks without a network
 };
@@ -73,9 +69,8 @@ Forecast forecast(const JobTiming& timing, const Way& way, int64_t batch,
 // Shares of the first ranks in proportion to their speeds, so that all need the same time. The
 // largest share is 1; the others are rounded to hundredths.
 std::vector<double> fair_shares(const JobTiming& timing, int ranks);
-std::string shares_text(std::span<const double> shares);  // "1:0.52:0.5", as --share takes them
 
-double mbit_per_second(const EdgeTiming& edge);
+inline double mbit_per_second(const EdgeTiming& edge) { return edge.bytes_per_second * 8 / 1e6; }
 // A sentence for each link between machines that is far slower than the others and delays the
 // ranks, and for each rank that computes far slower than the others.
 std::vector<std::string> plan_warnings(const JobTiming& timing, std::span<const Peer> peers,

@@ -28,41 +28,37 @@ double largest_of(Communicator& communicator, double mine) {
     return most;
 }
 
-void measure_links(Communicator& communicator, const Config& config, bool brief,
-                   JobTiming& timing) {
-    const int world = communicator.world();
-    timing.edges = communicator.measure_edges();
-    timing.bucket_bytes =
-        std::stoull(broadcast_text(communicator, cat(bucket_bytes_for(timing.edges, world))));
-    std::vector<float> data(timing.bucket_bytes / sizeof(float));
-    const auto seconds_of = [&](int sums) {
-        communicator.barrier();
-        const auto begin = Clock::now();
-        for (int i = 0; i < sums; ++i) communicator.allreduce_sum(data).get();
-        return largest_of(communicator, seconds_since(begin) / sums);
-    };
-    seconds_of(1);  // warms memory and connections
-    const double expected = seconds_of(1);
-    const double seconds = seconds_of(int(std::clamp((brief ? 0.1 : 0.4) / expected, 2.0, 200.0)));
-    timing.bytes_per_second = 2.0 * (world - 1) / world * double(timing.bucket_bytes) / seconds *
-                              (config.wire == WireType::kBf16 ? 0.5 : 1);
-}
-
 }  // namespace
 
-JobTiming probe_job(Communicator& communicator, const Config& config, const std::string& text,
-                    int classes, const std::vector<double>& shares, bool brief, Log& log,
-                    const Stop& stop) {
-    const int world = communicator.world();
-    const auto check_stop = [&] {
-        if (const int signal = int(largest_of(communicator, stop())))
-            fail("stopped by signal ", signal, " before the job began");
+std::vector<double> time_sums(Communicator& communicator, size_t bytes, double seconds,
+                              const Stop& stop) {
+    std::vector<float> data(bytes / sizeof(float), 0.0f);
+    const auto one_sum = [&] {
+        const auto begin = Clock::now();
+        communicator.allreduce_sum(data).get();
+        return seconds_since(begin);
     };
+    one_sum();  // warms memory and connections
+    const double wanted = seconds / median({one_sum(), one_sum(), one_sum()});
+    const int sums = broadcast_json(communicator, std::clamp(wanted, 5.0, 5000.0)).get<int>();
+    std::vector<double> times;
+    communicator.barrier();
+    for (int i = 0; i < sums; ++i) {
+        if (const int signal = stop()) fail("stopped by signal ", signal);
+        times.push_back(one_sum());
+    }
+    return times;
+}
+
+JobTiming probe_job(const JobSetup& setup, Communicator& communicator, bool brief) {
+    const Config& config = setup.config;
+    const int world = communicator.world(), classes = int(setup.classes.size());
+    const std::vector<double> shares = world > 1 ? setup.shares.weights : std::vector<double>{1};
     communicator.set_progress(0, Phase::kMeasure);
-    ProgressBar bar(log, "measuring links and ranks", 3);
+    const ProgressBar bar(setup.job.log, "measuring links and ranks", 0);
 
     const auto backend = make_backend(config);
-    Model model(text, model_options(config, classes), *backend);
+    Model model(setup.model_text, model_options(config, classes), *backend);
     const auto largest = std::max<int64_t>(1, largest_share(config.batch, shares));
     // A brief step is the work of about ten images of resnet18 at 224.
     const double most_images = brief ? 2e10 / std::max(model.forward_flops(), 1.0) : 1e9;
@@ -74,16 +70,18 @@ JobTiming probe_job(Communicator& communicator, const Config& config, const std:
     timing.gradient_bytes = double(model.params().grads_size) * sizeof(float);
     const bool shares_memory = communicator.around() < world;
     for (int ranks = 0; ranks <= world; ++ranks) {
-        const int k = std::max(ranks, 1);
-        timing.sent_bytes.push_back(2.0 * (k - 1) / k * timing.gradient_bytes);
-        for (const FactorChoice& layer :
-             choose_factors(model.params(), config.batch, k, config.factors))
-            if (layer.use && !shares_memory)
-                timing.sent_bytes.back() += layer.traffic.factor_bytes - layer.traffic.dense_bytes;
+        const int W = std::max(ranks, 1);
+        const auto choices = choose_factors(model.params(), config.batch, W,
+                                            shares_memory ? FactorMode::kOff : config.factors);
+        timing.sent_bytes.push_back(sent_bytes(model.params(), choices, W));
     }
-    if (world > 1) measure_links(communicator, config, brief, timing);
-    bar.add(1);
-    check_stop();
+    if (world > 1) {
+        timing.edges = communicator.measure_edges();
+        timing.bucket_bytes = bucket_bytes_for(timing.edges, world);
+        const double sum = median(time_sums(communicator, timing.bucket_bytes, brief ? 0.1 : 0.4));
+        timing.bytes_per_second = 2.0 * (world - 1) / world * double(timing.bucket_bytes) / sum *
+                                  (config.wire == WireType::kBf16 ? 0.5 : 1);
+    }
 
     // Steps that send no sums. The learning rate is 0, so the weights do not change.
     NullCommunicator nowhere(0, 1);
@@ -104,7 +102,6 @@ JobTiming probe_job(Communicator& communicator, const Config& config, const std:
     seconds_of_step(batch_of(1));  // touches the memory
     for (double before = 0, now = largest_of(communicator, seconds_of_step(batch_of(1)));
          most < model.max_batch() && (most == 1 || 2 * (now - before) < (brief ? 0.2 : 1.0));) {
-        check_stop();
         most = std::min(2 * most, model.max_batch());
         before = now, now = largest_of(communicator, seconds_of_step(batch_of(most)));
     }
@@ -122,30 +119,21 @@ JobTiming probe_job(Communicator& communicator, const Config& config, const std:
     communicator.barrier();
     if (!brief && communicator.rank() == 0) mine.alone = images_per_second();
     communicator.barrier();
-    bar.add(1);
     mine.together = images_per_second();
     for (const auto& rank : gather_json(communicator, mine))
         timing.ranks.push_back(rank.get<RankTiming>());
-    check_stop();
+    if (const int signal = int(largest_of(communicator, setup.job.stop())))
+        fail("stopped by signal ", signal, " before the job began");
     return timing;
-}
-
-std::vector<double> agreed_shares(Communicator& communicator, const JobTiming& timing) {
-    const int world = communicator.world();
-    return parse_shares(broadcast_text(communicator, shares_text(fair_shares(timing, world))),
-                        world);
 }
 
 Preflight run_preflight(JobSetup& setup) {
     const Config& config = setup.config;
     Shares& shares = setup.shares;
-    const auto probe = [&](Communicator& communicator, const std::vector<double>& weights) {
-        return probe_job(communicator, config, setup.model_text, int(setup.classes.size()), weights,
-                         /*brief=*/true, setup.job.log, setup.job.stop);
-    };
     if (setup.job.is_newcomer()) {
         if (shares.newcomer == 0 && shares.speed > 0) {
-            const double speed = probe(*make_single_rank(), {1}).ranks[0].together;
+            const double speed =
+                probe_job(setup, *make_single_rank(), /*brief=*/true).ranks[0].together;
             shares.newcomer = std::max(0.01, std::round(100 * speed / shares.speed) / 100);
             setup.job.log.notice(fmt::format(
                 "this rank trains {:.1f} img/s, a rank with weight 1 {:.1f}: --share {:g}", speed,
@@ -153,16 +141,12 @@ Preflight run_preflight(JobSetup& setup) {
         }
         return {setup.job.offer().bucket, {}};
     }
-    const bool is_off = config.preflight == Toggle::kOff;
-    if (setup.world() > 1 && shares.fair && is_off)
-        fail(
-            "--share auto measures the ranks before training, so it does not go with "
-            "CONVOY_PREFLIGHT=off: unset that variable or give the weights, such as --share 2:1");
-    if (setup.world() == 1 || is_off || config.pipeline > 1) return {kDefaultBucketBytes, {}};
+    if (setup.world() == 1 || config.preflight == Toggle::kOff || config.pipeline > 1)
+        return {kDefaultBucketBytes, {}};
 
-    const JobTiming timing = probe(setup.communicator(), shares.weights);
+    const JobTiming timing = probe_job(setup, setup.communicator(), /*brief=*/true);
     if (shares.fair) {
-        shares.weights = agreed_shares(setup.communicator(), timing);
+        shares.weights = fair_shares(timing, setup.world());
         double speeds = 0;
         for (const RankTiming& rank : timing.ranks) speeds += rank.together;
         shares.speed = speeds / std::accumulate(shares.weights.begin(), shares.weights.end(), 0.0);
@@ -171,7 +155,7 @@ Preflight run_preflight(JobSetup& setup) {
     for (const std::string& warning :
          plan_warnings(timing, setup.job.peers(), config.batch, shares.weights))
         setup.job.log.notice(warning);
-    const EdgeTiming slowest = slowest_edge(timing.edges, setup.world());
+    const EdgeTiming slowest = slowest_edge(timing.edges);
     return {timing.bucket_bytes,
             fmt::format("slowest link: rank {} to rank {}, {:.0f} Mbit/s, {:.2f} ms; buckets of "
                         "{:.1f} MB",

@@ -9,15 +9,15 @@
 
 namespace convoy {
 
-// Collective. Measures with a copy of the model that is gone afterwards. `shares`: of all ranks.
-// `brief` takes a second or two, uses a small batch and leaves RankTiming::alone out. A signal on
-// any rank ends it on all ranks with an Error.
-JobTiming probe_job(Communicator& communicator, const Config& config, const std::string& model_text,
-                    int classes, const std::vector<double>& shares, bool brief, Log& log,
-                    const Stop& stop);
+// Collective among the ranks of `communicator`, which may be this rank alone. Measures with a copy
+// of the model that is gone afterwards. `brief` takes a second or two, uses a small batch and
+// leaves RankTiming::alone out. A signal on any rank ends it on all ranks with an Error.
+JobTiming probe_job(const JobSetup& setup, Communicator& communicator, bool brief);
 
-// The shares for `--share auto`. Collective: every rank gets the same bits from rank 0.
-std::vector<double> agreed_shares(Communicator& communicator, const JobTiming& timing);
+// The seconds of each sum of `bytes` bytes, one after the other, for about `seconds`, at least 5
+// times. Collective: rank 0 decides how often. A signal ends it with an Error.
+std::vector<double> time_sums(
+    Communicator& communicator, size_t bytes, double seconds, const Stop& stop = [] { return 0; });
 
 struct Preflight {
     size_t bucket_bytes = 0;

@@ -21,14 +21,20 @@ std::vector<FactorChoice> choose_factors(Params& params, int64_t batch, RingSize
     return choices;
 }
 
+double sent_bytes(const Params& params, std::span<const FactorChoice> choices, RingSize ring) {
+    double sent = 2.0 * (ring.around - 1) / ring.around * sizeof(float) * double(params.grads_size);
+    for (const FactorChoice& choice : choices)
+        if (choice.use) sent += choice.traffic.factor_bytes - choice.traffic.dense_bytes;
+    return sent;
+}
+
 std::string traffic_text(const Params& params, std::span<const FactorChoice> choices, RingSize ring,
                          bool bf16_wire) {
     const double unit = bf16_wire ? 2e6 : 1e6;  // fp32 bytes of a MB sent
-    double sent = 2.0 * (ring.around - 1) / ring.around * sizeof(float) * double(params.grads_size);
+    const double sent = sent_bytes(params, choices, ring);
     std::string as_factors;
     for (const FactorChoice& choice : choices) {
         if (!choice.use) continue;
-        sent += choice.traffic.factor_bytes - choice.traffic.dense_bytes;
         as_factors +=
             fmt::format("{}{} {:.1f} MB as factors instead of {:.1f}",
                         as_factors.empty() ? ": " : ", ", layer_name(choice.w->name),

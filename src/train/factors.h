@@ -42,7 +42,9 @@ inline const FactorChoice* choice_of(std::span<const FactorChoice> choices, cons
     return nullptr;
 }
 
-// What a rank sends, and the layers sent as factors: "17.1 MB per rank and step: …".
+// The bytes that each rank sends per step, in fp32.
+double sent_bytes(const Params& params, std::span<const FactorChoice> choices, RingSize ring);
+// The same for people, and the layers sent as factors: "17.1 MB per rank and step: …".
 std::string traffic_text(const Params& params, std::span<const FactorChoice> choices, RingSize ring,
                          bool bf16_wire);
 
