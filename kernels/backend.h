@@ -193,7 +193,7 @@ class Backend {
     // dx[n,h,w,c] = Σ dy[n,p,q,k] · w[k,r,s,c] over all (p,q,k,r,s) that read x[n,h,w,c]
     //   With a mask (of x's shape) dx is 0 where mask <= 0. If x is the output of a relu, x is the
     //   mask: this saves the pass of relu_grad. If add: dx += instead of =, for a w that is not
-    //   depthwise, without a mask; in bf16 the product may be rounded before.  Cost as conv2d.
+    //   depthwise, without a mask; bf16 products may be rounded before the sum. As conv2d.
     virtual void conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx,
                                bool add = false) = 0;
 
@@ -223,8 +223,8 @@ class Backend {
     virtual void moments(Tensor x, const Moments& to) = 0;
 
     // y = act(gamma·(x − mean)·rstd + beta + residual)         residual may be null (not added)
-    //   mean_rstd from moments(x) for the same groups; x, y, residual N×H×W×C. y may be x or
-    //   residual; batch_norm_grad then has no x to read.      Cost 1 read of x, 1 write of y.
+    //   mean_rstd from moments(x) for the same groups; x, y, residual N×H×W×C. y may be
+    //   residual, or x if no gradient is needed.              Cost 1 read of x, 1 write of y.
     //   act.fits_norm(), and is none, relu or relu6 if there is a residual.
     virtual void batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd,
                             const float* gamma, const float* beta, Tensor residual, Activation act,

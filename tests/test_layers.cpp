@@ -225,7 +225,7 @@ static std::string random_layers(Random& random, int depth, int& name, int layer
         } else if (kind == 4) {
             text += cat("batchnorm ", id, "\n");
         } else if (kind == 5) {
-            text += "dropout 0.25\n";
+            text += random.below(3) ? "dropout 0.25\n" : "dropout 0\n";
         } else if (kind == 6 && depth < 2) {
             text += cat("residual ", id, random.below(2) ? "\n" : " relu no\n",
                         random_layers(random, depth + 1, name, 1 + int(random.below(4)), true));

@@ -74,8 +74,9 @@ class OpBackend : public Backend {
     }
     void conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx,
                        bool add) override {
-        call(conv2d_op("conv2d_grad_x", dx, w, dy, window),
-             [&] { to_.conv2d_grad_x(dy, w, window, mask, dx, add); });
+        Op op = conv2d_op("conv2d_grad_x", dx, w, dy, window);
+        if (add) op.bytes += double(dx.bytes());
+        call(op, [&] { to_.conv2d_grad_x(dy, w, window, mask, dx, add); });
     }
     void conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) override {
         call(conv2d_op("conv2d_grad_w", x, dw, dy, window),
@@ -121,9 +122,11 @@ class OpBackend : public Backend {
     void batch_norm_eval_grad(Tensor x, Tensor y, Tensor dy, const float* gamma, const float* beta,
                               const float* mean, const float* var, Activation act, float eps,
                               Tensor dx, Tensor dresidual) override {
-        call(over("batch_norm_eval_grad", {x, dy, dx, dresidual}), [&] {
-            to_.batch_norm_eval_grad(x, y, dy, gamma, beta, mean, var, act, eps, dx, dresidual);
-        });
+        call(over("batch_norm_eval_grad", {x, dy, dx, act && dresidual ? y : Tensor(), dresidual}),
+             [&] {
+                 to_.batch_norm_eval_grad(x, y, dy, gamma, beta, mean, var, act, eps, dx,
+                                          dresidual);
+             });
     }
 
     void activate(Tensor x, Activation f) override {

@@ -53,8 +53,8 @@ class Layer {
     virtual bool trained() const { return false; }
     // Asks the layer to compute the statistics of its output for the batch norm that follows.
     virtual bool take_statistics(BatchStatistics&) { return false; }
-    // Asks the layer to add its dx to this value instead of writing it elsewhere. To be called
-    // before its plan_backward, which then returns this value. False: it cannot.
+    // Asks the layer to add its dx to this value instead of writing it elsewhere. Its
+    // plan_backward must follow with needs_dx, and then returns this value. False: it cannot.
     virtual bool add_dx_to(Value) { return false; }
 
     // Planning: forward of all layers, then backward. needs_dx: an earlier layer is trained.
@@ -76,7 +76,9 @@ class Layer {
 
 // A sequence of layers: a whole network, or a branch of a block.
 struct Layers : std::vector<std::unique_ptr<Layer>> {
-    size_t lowest = 0;  // the first layer with a backward pass, set by plan_backward
+    // Set by plan_backward: the first layer with a backward pass; whether dx is added to `sum`.
+    size_t lowest = 0;
+    bool adds = false;
 
     bool trained() const {
         return std::any_of(begin(), end(), [](auto& layer) { return layer->trained(); });
@@ -90,8 +92,8 @@ struct Layers : std::vector<std::unique_ptr<Layer>> {
     // sum: dx is to be added to this value, which is then returned, if the first layer can do so.
     Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx, Value sum = {}) {
         lowest = 0;
-        if (needs_dx && sum.buffer && sum.keep == Keep::kNothing && !empty())
-            front()->add_dx_to(sum);
+        adds = needs_dx && sum.buffer && sum.keep == Keep::kNothing && !empty() &&
+               front()->add_dx_to(sum);
         while (!needs_dx && lowest < size() && !at(lowest)->trained()) ++lowest;
         for (size_t i = size(); i-- > lowest;)
             dy = at(i)->plan_backward(dy, plan, needs_dx || i > lowest);

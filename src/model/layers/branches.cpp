@@ -86,7 +86,7 @@ class Branches final : public Layer {
             const Tensor slice = branch.dy.first(dy.N);
             backend_.copy_channels(slice, dy, branch.first);
             const Tensor own = branch.layers.backward(slice, pass, listener);
-            if (dx && any && dx.data != own.data) backend_.add(dx, own);
+            if (dx && any && !branch.layers.adds) backend_.add(dx, own);
             any = true;  // the first branch's dx becomes the sum
         }
         if (!dx_value_) return {};

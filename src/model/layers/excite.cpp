@@ -53,7 +53,7 @@ class Excite final : public Layer {
         backend_.scale_channels_grad(x_, s_, dy, dx, ds);
         const Tensor from_layers = layers_.backward(ds, pass, listener);
         if (!needs_dx_) return {};
-        if (dx.data != from_layers.data) backend_.add(dx, from_layers);
+        if (!layers_.adds) backend_.add(dx, from_layers);
         return dx;
     }
 

@@ -18,7 +18,7 @@ struct LayerKind {
     const char* mark = nullptr;
     bool stride_is_size = false;                      // default of stride (else 1)
     Activation::Kind activation = Activation::kNone;  // of an activation layer
-    bool takes_relu = false;  // Fusion::act is at most a relu, whose gradient the reader computes
+    bool takes_relu = false;  // Fusion::act is at most a relu; the reader of y may mask dy
     bool masks_dx = false;    // Fusion::mask_dx
     bool keeps_sign = false;  // y > 0 where x > 0, or dx is 0 there: y can serve as the mask
 };

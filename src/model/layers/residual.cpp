@@ -70,9 +70,11 @@ class Residual final : public Layer {
         const Value from_shortcut = shortcut_.plan_backward(into_shortcut, plan, needs_dx);
         // If the shortcut returned the same buffer, main must not change it before the sum.
         if (needs_dx && from_shortcut.buffer == into_main.buffer) into_main.keep = Keep::kValues;
-        const Value dx = main_.plan_backward(into_main, plan, needs_dx, from_shortcut);
+        const bool own = from_shortcut.buffer != into_main.buffer;
+        Value dx = main_.plan_backward(into_main, plan, needs_dx, own ? from_shortcut : Value{});
         if (!needs_dx) return {};
         plan.op({dx, from_shortcut});
+        if (dx.keep != Keep::kNothing && !main_.adds) dx = sum_ = plan.make(dx.shape);
         return plan.kept(dx, Keep::kNothing);
     }
 
@@ -98,10 +100,11 @@ class Residual final : public Layer {
         const Tensor from_shortcut =
             shortcut_.backward(norm_ ? norm_->addend_grad : dy, pass, listener);
         if (norm_) norm_->call_ready(listener);
-        const Tensor dx = main_.backward(dy, pass, listener);
+        const Tensor dx = main_.backward(dy, pass, listener), sum = sum_ ? sum_.first(dy.N) : dx;
         if (!needs_dx_) return {};
-        if (dx.data != from_shortcut.data) backend_.add(dx, from_shortcut);
-        return dx;
+        if (sum_) backend_.copy(sum, dx);
+        if (!main_.adds) backend_.add(sum, from_shortcut);
+        return sum;
     }
 
  private:
@@ -109,8 +112,8 @@ class Residual final : public Layer {
     std::unique_ptr<BatchNorm> norm_;  // or null
     FusedRelu relu_;                   // if norm_ is null
     bool needs_dx_ = false;
-    Value y_value_;
-    Tensor y_;  // of the pass
+    Value y_value_, sum_;  // sum: of the branches' dx, if main's dx is still read later
+    Tensor y_;             // of the pass
 };
 
 const LayerKind kResidual{.name = "residual",
