@@ -127,6 +127,9 @@ residual u relu no
   conv2d c out 8 size 1 groups 2 bias no
   batchnorm d
 end
+residual v relu no
+  dropout 0
+end
 branches
   avgpool size 2x1 stride 1
   flatten
