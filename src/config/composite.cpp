@@ -29,7 +29,7 @@ struct Reading {
             refuse(cat("'", word, "' must be a number from ", low, " to ", high));
         return *value;
     }
-    // "name:a:b", with at least and at most so many parts behind the name.
+    // Splits "name:a:b". The name must be followed by `least` to `most` parts.
     std::vector<std::string> parts(size_t least, size_t most) const {
         std::vector<std::string> all = split(text, ':');
         if (all.size() < 1 + least || all.size() > 1 + most) refuse();

@@ -248,7 +248,7 @@ std::map<std::string, std::string> modern_settings(std::map<std::string, std::st
 std::map<std::string, std::string> read_settings(const std::string& path);
 
 // A default of some commands that differs from the default in Config. `shown`: its text in --help,
-// if that is another one. Without a value the default is only shown.
+// if it differs from `value`. If `value` is null, the row changes only --help.
 struct CommandDefault {
     unsigned commands;
     const char *option, *value, *shown = value;

@@ -1,5 +1,5 @@
-// rules.cpp — what the table of options does not say about single options: the defaults of single
-// commands, and the options that exclude or need each other.
+// rules.cpp — rules beyond the table of options: the defaults of single commands, and the options
+// that exclude or need each other.
 #include "src/config/config.h"
 
 #include <algorithm>

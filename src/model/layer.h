@@ -53,8 +53,8 @@ class Layer {
     virtual bool trained() const { return false; }
     // Asks the layer to compute the statistics of its output for the batch norm that follows.
     virtual bool take_statistics(BatchStatistics&) { return false; }
-    // Asks the layer to add its dx to this value instead of writing it elsewhere. Its
-    // plan_backward must follow with needs_dx, and then returns this value. False: it cannot.
+    // Asks the layer to add its dx to this value. Returns false if the layer cannot. If it returns
+    // true, plan_backward must be called with needs_dx, and returns this value.
     virtual bool add_dx_to(Value) { return false; }
 
     // Planning: forward of all layers, then backward. needs_dx: an earlier layer is trained.
@@ -76,7 +76,7 @@ class Layer {
 
 // A sequence of layers: a whole network, or a branch of a block.
 struct Layers : std::vector<std::unique_ptr<Layer>> {
-    // Set by plan_backward: the first layer with a backward pass; whether dx is added to `sum`.
+    // Set by plan_backward. lowest: the first layer with a backward pass. adds: dx is added to sum.
     size_t lowest = 0;
     bool adds = false;
 
@@ -89,7 +89,7 @@ struct Layers : std::vector<std::unique_ptr<Layer>> {
         return x;
     }
     // Stops at the first trained layer, unless dx is needed.
-    // sum: dx is to be added to this value, which is then returned, if the first layer can do so.
+    // If `sum` is given and the first layer can add its dx to it, the result is `sum`.
     Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx, Value sum = {}) {
         lowest = 0;
         adds = needs_dx && sum.buffer && sum.keep == Keep::kNothing && !empty() &&

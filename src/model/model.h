@@ -71,7 +71,7 @@ class Model {
 
     // Plans memory for passes of up to `images`, once. Returns the bytes of activations.
     size_t plan(int images, bool training);
-    // The largest batch, if it is larger than planned(): it then goes through in micro-batches.
+    // Sets the largest batch. A batch of more than planned() images is cut into micro-batches.
     void expect(int max_batch) { max_batch_ = max_batch; }
 
     // x: N×H×W×C as in input() (a later stage: as in outline()), in device memory, N ≤ planned(),
@@ -95,7 +95,7 @@ class Model {
     std::string table() const;
     double forward_flops() const;  // for one image; a multiply-add counts as two
     const std::vector<LayerLine>& lines() const { return lines_; }
-    // The same for the layer with these weights; 0 for a bias or a scale.
+    // Forward operations of the layer with these weights, per image; 0 for a bias or a scale.
     double forward_flops(const Param& weights) const;
     std::string layer_of(const Param& param) const;  // "fc (linear 1000)", for messages
 

@@ -82,7 +82,7 @@ Layers Builder::build(std::span<const LayerText> texts) {
     return layers;
 }
 
-// Whether dx is masked by the first layer after a relu that does not just keep the sign.
+// Whether the layer that reads a relu's output masks its dx; layers that keep the sign are skipped.
 bool Builder::reader_masks(std::span<const LayerText> readers) const {
     for (const LayerText& text : readers) {
         const LayerKind& kind = *find_kind(text.kind);

@@ -13,7 +13,7 @@
 
 namespace convoy {
 
-// Operations of neighbours that a layer does in its calls, and vice versa.
+// Work that a layer does for its neighbours (fusion), and work that a neighbour does for it.
 struct Fusion {
     Activation act = {Activation::kNone};  // this layer applies the activation layer after it
     bool dy_is_masked = false;             // the layer that reads y computes that relu's gradient

@@ -23,10 +23,10 @@
 //
 //   COUNT  output channels, or "classes": the number of classes, which the last layer must have
 //   W      N or RxC (rows x columns): size 3, size 3x5
-//   PAD    W, or "same": inputs/stride outputs, rounded up (odd padding: more at the end)
-//   G      channels are cut into G groups, and a group of outputs reads only its group of inputs;
-//          with as many groups as channels it is a depthwise convolution
-//   ceil   a last window that is partly outside counts as well
+//   PAD    W, or "same": pads for ⌈inputs/stride⌉ outputs; an odd number pads one more at the end
+//   G      the channels are split into G groups; each group of outputs reads one group of inputs.
+//          If G equals both numbers of channels, the convolution is depthwise
+//   ceil   yes: the last window may be partly outside of the image (PyTorch's ceil_mode)
 //   INIT   he       normal, deviation √(2/(out·size)); biases 0        (default of conv2d)
 //          he_in    normal, deviation √(2/inputs); biases 0
 //          uniform  ±1/√inputs, biases too                             (default of linear)

@@ -79,10 +79,10 @@ std::string conv_norm(const std::string& conv, const std::string& norm, int out,
                groups > 1 ? cat(" groups ", groups) : "", " bias no\n  batchnorm ", norm, "\n");
 }
 
-// He, Zhang, Ren, Sun, "Deep Residual Learning" (2015). `blocks`: of each of the four stages. A
-// bottleneck is 1x1, 3x3 (with the stride, as in torchvision), 1x1 to 256 channels in the first
-// stage. first_width: channels of the first 3x3. Wide: Zagoruyko, Komodakis, "Wide Residual
-// Networks" (2016). groups: Xie et al., "Aggregated Residual Transformations" (ResNeXt, 2016).
+// He et al., "Deep Residual Learning" (2015). blocks: the number in each of the four stages. A
+// bottleneck is 1x1, 3x3 (with the stride, as in torchvision), 1x1. Its output has 256 channels in
+// the first stage. first_width: channels of the first 3x3. Wide: Zagoruyko, Komodakis, "Wide
+// Residual Networks" (2016). groups: Xie et al., "Aggregated Residual Transformations" (2016).
 std::string resnet(const std::vector<int>& blocks, bool bottleneck, int first_width = 64,
                    int groups = 1) {
     std::string text = "input 224\n" + conv_norm("conv1", "bn1", 64, 7, 2) +

@@ -44,9 +44,9 @@ struct StepBlock {
     StepState state;
 };
 
-// The start values of a param. kWhiten: normal ones, which Recovery::start replaces by filters of
-// the images (data/whiten.h). Element i is draw i % 4 of block i / 4 of Random(key, 0, block,
-// kInit), where the key is a hash of (seed, name): the values do not depend on other params.
+// The start values of a param. kWhiten: normal numbers, until Recovery::start replaces them by
+// whitening filters (data/whiten.h). Element i is draw i % 4 of block i / 4 of Random(key, 0,
+// block, kInit), where the key is a hash of (seed, name): the values do not depend on other params.
 struct Init {
     enum Kind { kConstant, kNormal, kUniform, kWhiten } kind = kConstant;
     float value = 0;  // the constant, the standard deviation, or the bound of ±bound
@@ -87,13 +87,13 @@ class Params {
     // Adds a param; the reference stays valid. After allocate() it returns the existing param.
     Param& add(Param param);
     // Allocates the arenas (params aligned to 64 bytes), sets all views, and initialises own params
-    // (draw_all: all). Once, after the last add. shared: the weights of another model of the text.
+    // (draw_all: all params). Once, after the last add. shared: used as weights, not initialised.
     void allocate(Backend& backend, uint64_t seed, bool draw_all = false, float* shared = nullptr);
     // All gradients and sums of own params = 0.
     void clear_grads(Backend& backend);
 
-    // Copies the weights to the type of the activations, if it is not float. Part of each pass, so
-    // that code which changes weights need not know of the copy. Moves 6 bytes per weight.
+    // Copies the weights to the type of the activations, if it is not float. Model::forward
+    // calls it, so code that changes weights need not update the copy. Moves 6 bytes per weight.
     void refresh(Backend& backend);
 
     size_t copies_bytes() const { return copies_ ? copies_.bytes() : 0; }
@@ -108,7 +108,7 @@ class Params {
     float* grads = nullptr;
     size_t trained_size = 0;  // floats of the trained part, padding included
     size_t updated_size = 0;  // … of trained params and running statistics
-    size_t state_size = 0;    // … of each arena of the optimizer's state: one of the first two
+    size_t state_size = 0;  // … of one state arena of the optimizer: trained_size or updated_size
     size_t weights_size = 0;  // … of the whole weight arena
     size_t grads_size = 0;    // updated_size + StepCounters::kSize
     float* counters() { return grads + updated_size; }

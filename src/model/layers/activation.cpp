@@ -17,7 +17,7 @@ class ActivationLayer final : public Layer {
         plan.op({x});
         Value y = of_value_ = x;
         const bool keeps_x = training && relu_.f.needs_x();
-        // The sign of x may still be needed, and the sign of a sigmoid is another one.
+        // If the sign of x is read later, a sigmoid must not overwrite x: it is always positive.
         const bool in_place = x.keep == Keep::kNothing ||
                               (x.keep == Keep::kSign && relu_.f.kind < Activation::kSigmoid);
         if (!in_place || keeps_x) copy_ = y = plan.make(x.shape);

@@ -39,11 +39,11 @@ class BatchNorm final : public Layer {
         call_ready(listener);
         return dx;
     }
-    // The halves of backward: a residual block's shortcut, later in the arena, runs in between.
+    // backward() in two calls. In between, a residual block runs the backward pass of its shortcut.
     Tensor grad(Tensor dy, const Pass& pass);
     void call_ready(GradListener& listener) const;
 
-    // Fusion::addend: set before plan_forward, forward; gradients by plan_backward, grad.
+    // With Fusion::addend: set before plan_forward, forward; plan_backward and grad() set *_grad.
     Value addend_value, addend_grad_value;
     Tensor addend, addend_grad;
 

@@ -4,8 +4,8 @@
 //   x ───┼── layers ──┼── y       a branch without layers passes x on (as in a dense block)
 //        └────────────┘
 //
-// Each branch's output is copied into its slice of y at once. Backward, each slice of dy goes
-// through its branch, the last first; dx is the sum, plus slices of dy of branches without layers.
+// Each branch's output is copied into its slice of y immediately. Backward, the branches run in
+// reverse order on their slices of dy; dx is the sum. A branch without layers adds its slice of dy.
 #include "src/model/layers/layers.h"
 
 namespace convoy {

@@ -1,6 +1,6 @@
 // Conv2d — y[n,p,q,k] = act(b[k] + Σ_rsc x[n, p·stride+r−pad, q·stride+s−pad, c] · w[k,r,s,c])
-// With groups, a part of y's channels reads only the same part of x. If each part is one channel
-// (depthwise), it is one op. Otherwise each part is copied out of x, convolved, copied into y.
+// With groups, each group of output channels reads only one group of input channels. A depthwise
+// convolution is one op. Other groups are copied out of x, convolved, and copied into y, in turn.
 #include "src/model/layers/batch_norm.h"
 #include "src/model/layers/weighted.h"
 
@@ -46,7 +46,7 @@ class Conv2d final : public Weighted {
     }
     Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx) override {
         if (parts_ == 1) return Weighted::plan_backward(dy, plan, needs_dx);
-        // One tick: the parts of x, dy and dx take turns.
+        // One tick: the groups are computed one after the other, in the same buffers.
         plan.op({dy, x_value_});
         dy = relu_.plan_grad(dy, y_value_, plan);
         grad_x_ = plan.make(part_of(x_value_.shape)), grad_y_ = plan.make(part_of(dy.shape));

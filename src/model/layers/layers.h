@@ -20,7 +20,7 @@ struct LayerKind {
     Activation::Kind activation = Activation::kNone;  // of an activation layer
     bool takes_relu = false;  // Fusion::act is at most a relu; the reader of y may mask dy
     bool masks_dx = false;    // Fusion::mask_dx
-    bool keeps_sign = false;  // y > 0 where x > 0, or dx is 0 there: y can serve as the mask
+    bool keeps_sign = false;  // where x > 0, y > 0 or dx = 0; so the mask can be read from y
 };
 
 template <class L>

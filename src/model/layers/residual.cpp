@@ -5,7 +5,7 @@
 //   x ───┤                     + ── relu ── y       If main ends with a batch norm, its call also
 //        └──── shortcut ───────┘                    adds the shortcut and computes the relu.
 //
-// Backward: dz (dy where y > 0) goes into both branches, first the shortcut, and dx is the sum.
+// Backward: dz (dy, or 0 where a relu gave 0) goes through the shortcut, then main. dx is the sum.
 #include "src/model/layers/batch_norm.h"
 
 namespace convoy {
