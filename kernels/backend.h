@@ -225,7 +225,7 @@ class Backend {
     // y = act(gamma·(x − mean)·rstd + beta + residual)         residual may be null (not added)
     //   mean_rstd from moments(x) for the same groups; x, y, residual N×H×W×C. y may be
     //   residual, or x if no gradient is needed.              Cost 1 read of x, 1 write of y.
-    //   act.fits_norm(), and is none, relu or relu6 if there is a residual.
+    //   act.fits_norm(), and is none or relu if there is a residual.
     virtual void batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd,
                             const float* gamma, const float* beta, Tensor residual, Activation act,
                             Tensor y) = 0;

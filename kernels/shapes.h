@@ -98,7 +98,7 @@ inline void check_groups(Tensor x, GroupBounds groups) {
 }
 
 inline void check_norm_activation(Activation act, bool has_residual) {
-    ENSURE(act.fits_norm() && !(has_residual && act.needs_x()), "batch norm",
+    ENSURE(act.fits_norm() && (!has_residual || act.kind <= Activation::kRelu), "batch norm",
            has_residual ? " with a residual" : "", " cannot apply activation ", int(act.kind));
 }
 

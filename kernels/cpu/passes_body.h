@@ -55,9 +55,14 @@ template <Kind... kKinds, class F>
 inline void with_kind(Activation act, F&& f) {
     ((act.kind == kKinds ? f(std::integral_constant<Kind, kKinds>()) : void()), ...);
 }
+// Calls f with the kind and with whether there is a residual, for what batch norm can do.
 template <class F>
-inline void with_norm_kind(Activation act, F&& f) {
-    with_kind<Kind::kNone, Kind::kRelu, Kind::kRelu6, Kind::kSilu, Kind::kHardSwish>(act, f);
+inline void with_norm_kind(Activation act, bool residual, F&& f) {
+    if (residual)
+        with_kind<Kind::kNone, Kind::kRelu>(act, [&](auto kind) { f(kind, std::true_type()); });
+    else
+        with_kind<Kind::kNone, Kind::kRelu, Kind::kRelu6, Kind::kSilu, Kind::kHardSwish>(
+            act, [&](auto kind) { f(kind, std::false_type()); });
 }
 
 // Calls f(first, count) for n numbers: whole vectors, then the remainder.
@@ -103,9 +108,7 @@ void normalise(const T* x, const T* residual, const Norm& norm, T* y, int64_t ro
                 put(y + at + c, activated<kind()>(v), n);
             });
     };
-    with_norm_kind(norm.act, [&](auto kind) {
-        residual ? run(kind, std::true_type()) : run(kind, std::false_type());
-    });
+    with_norm_kind(norm.act, residual, run);
 }
 
 // Blocks of rows × channels are summed in floats, then the sums of blocks in double.
@@ -195,15 +198,13 @@ void gradient_sums(const T* x, const T* y, const T* dy, const Norm& norm, const 
             }
         });
     };
-    with_norm_kind(norm.act, [&](auto kind) {
-        dresidual ? run(kind, std::true_type()) : run(kind, std::false_type());
-    });
+    with_norm_kind(norm.act, dresidual, run);
 }
 
 template <class T>
 void gradient_rows(const T* x, const T* dy, const Norm& norm, const float* mean_dz,
                    const float* slope, int64_t rows, int C, T* dx) {
-    with_norm_kind(norm.act, [&](auto kind) {
+    with_norm_kind(norm.act, false, [&](auto kind, auto) {
         for (int64_t at = 0; at < rows * C; at += C)
             over_vectors(C, [&](int c, auto n) {
                 const Vec z = normalised(x + at + c, norm, c, n);

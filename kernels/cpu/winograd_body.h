@@ -147,36 +147,34 @@ void transform_pixels(const WinogradBlock<Element>& in, const WinogradChunks& ou
     for (int i = in.row_begin; i < in.row_end; ++i)
         for (ptrdiff_t at = 0; at < 4 * in.pixel; at += 64 / ptrdiff_t(sizeof(Element)))
             __builtin_prefetch(in.data + i * in.line + kIn * in.pixel + at);
-    // Pixels outside of the image are read from `zeros`, without a branch for each.
+    // Pixels outside of the image are read from `zeros`, without a branch for each. The last
+    // channels, fewer than a vector, are copied first.
     const Element zeros[kWidth] = {};
-    const Element* pixels[kIn][kIn];
-    ptrdiff_t moves[kIn][kIn];  // all bits if the pixel is inside: its channels follow
-    for (int i = 0; i < kIn && !inner; ++i)
-        for (int j = 0; j < kIn; ++j) {
-            const bool inside =
-                (i >= in.row_begin) & (i < in.row_end) & (j >= in.col_begin) & (j < in.col_end);
-            pixels[i][j] = inside ? in.data + i * in.line + j * in.pixel : zeros;
-            moves[i][j] = -ptrdiff_t(inside);
-        }
+    Element few[kIn][kIn][kWidth];
+    const Element* pixels[kIn][kIn] = {};
+    ptrdiff_t moves[kIn][kIn] = {};  // all bits if the pixel is inside: its channels follow
     for (int c = 0; c < padded; c += kWidth) {
         float* to = out.data + c / out.chunk * out.chunk_stride + c % out.chunk;
         const auto put = [&](int i, int j, Vec v) { store(to + (i * 6 + j) * out.xi_stride, v); };
         const Element* from = in.data + c;
         const int count = in.channels - c;
-        if (inner && count >= kWidth)
+        if (inner && count >= kWidth) {
             transform<T>([&](int i, int j) { return load(from + i * in.line + j * in.pixel); },
                          put);
-        else if (count >= kWidth)
-            transform<T>([&](int i, int j) { return load(pixels[i][j] + (c & moves[i][j])); }, put);
-        else
-            transform<T>(
-                [&](int i, int j) {
-                    if (i < in.row_begin || i >= in.row_end || j < in.col_begin ||
-                        j >= in.col_end || count <= 0)
-                        return Vec{};
-                    return load_few(from + i * in.line + j * in.pixel, count);
-                },
-                put);
+            continue;
+        }
+        for (int i = 0; i < kIn && (c == 0 || count < kWidth); ++i)
+            for (int j = 0; j < kIn; ++j) {
+                const bool inside = (i >= in.row_begin) & (i < in.row_end) & (j >= in.col_begin) &
+                                    (j < in.col_end) & (count > 0);
+                const bool whole = count >= kWidth;
+                pixels[i][j] = inside ? in.data + i * in.line + j * in.pixel : zeros;
+                moves[i][j] = -ptrdiff_t(inside & whole);
+                if (!inside || whole) continue;
+                store(few[i][j], load_few(pixels[i][j] + c, count));
+                pixels[i][j] = few[i][j];
+            }
+        transform<T>([&](int i, int j) { return load(pixels[i][j] + (c & moves[i][j])); }, put);
     }
 }
 
@@ -193,25 +191,17 @@ template <auto T, class Element>
 void winograd_output(const float* m, ptrdiff_t xi_stride, const WinogradBlock<Element>& out,
                      const TileOut& epilogue) {
     Element* base = const_cast<Element*>(out.data);
-    // Whole blocks that are only stored.
-    const bool stored = out.row_end == Size<T>::kOut && out.col_end == Size<T>::kOut &&
-                        epilogue.plain() && !epilogue.accumulate;
     for (int c = 0; c < out.channels; c += kWidth) {
         const int count = out.channels - c;
         const auto fetch = [&](int i, int j) { return load(m + (i * 6 + j) * xi_stride + c); };
         const auto finish = [&](Element* to, Vec v, auto n) {
             put(to, finished(v, to - c, c, n, epilogue), n);
         };
-        if (stored && count >= kWidth)
-            transform<T>(fetch, [&](int i, int j, Vec v) {
-                store(base + i * out.line + j * out.pixel + c, v);
-            });
-        else
-            transform<T>(fetch, [&](int i, int j, Vec v) {
-                if (i >= out.row_end || j >= out.col_end) return;
-                Element* to = base + i * out.line + j * out.pixel + c;
-                count >= kWidth ? finish(to, v, All()) : finish(to, v, count);
-            });
+        transform<T>(fetch, [&](int i, int j, Vec v) {
+            if (i >= out.row_end || j >= out.col_end) return;
+            Element* to = base + i * out.line + j * out.pixel + c;
+            count >= kWidth ? finish(to, v, All()) : finish(to, v, count);
+        });
     }
 }
 
