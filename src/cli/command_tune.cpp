@@ -25,8 +25,8 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// The options of this rank's user as lines of a --settings file, except those that a setup decides
-// or that only concern this command. all: also rank 0's settings of the job.
+// Returns the options that the user of this rank gave, as lines of a --settings file, without those
+// that a setup decides or that only `tune` takes. all: with the settings that rank 0 decides.
 std::string user_settings(const CommandLine& line, const Config& config, bool all) {
     static const std::set<std::string> kOwn = {"threads",  "out",   "minutes",    "json",
                                                "settings", "quiet", "coord",      "rank",

@@ -10,8 +10,8 @@
 namespace convoy {
 
 // Collective among the ranks of `communicator`, which may be this rank alone. Measures with a copy
-// of the model that is gone afterwards. `brief` takes a second or two, uses a small batch and
-// leaves RankTiming::alone out. A signal on any rank ends it on all ranks with an Error.
+// of the model, which is freed at the end. If `brief`, it takes about 2 s, uses a small batch and
+// does not measure RankTiming::alone. A signal on any rank ends it on all ranks with an Error.
 JobTiming probe_job(const JobSetup& setup, Communicator& communicator, bool brief);
 
 // The seconds of each sum of `bytes` bytes, one after the other, for about `seconds`, at least 5

@@ -194,7 +194,7 @@ long MeasuredRun::end() {
 Speed MeasuredRun::watch(double seconds, double to_beat, double limit, const Stop& stop) {
     constexpr double kClearlySlower = 0.75, kShortest = 0.5;
     const auto begin = Clock::now();
-    auto since = begin;  // the first step whose speed counts
+    auto since = begin;  // of the measured steps
     double cpu_before = 0;
     Speed speed;
     const auto is_known = [&] {
