@@ -336,4 +336,6 @@ TEST_CASE("batch_norm of no images leaves the sums; groups that do not fit are r
                     Error);
 }
 
+TEST_SUITE_END();
+
 }  // namespace convoy

@@ -79,4 +79,6 @@ TEST_CASE("an op refuses tensors that hold another type than it can work with") 
     }
 }
 
+TEST_SUITE_END();
+
 }  // namespace convoy

@@ -208,4 +208,6 @@ TEST_CASE("a product of many columns and rows, whose packed rows are kept for th
     }
 }
 
+TEST_SUITE_END();
+
 }  // namespace convoy

@@ -212,4 +212,6 @@ TEST_CASE("elementwise ops refuse shapes that do not fit") {
     CHECK_THROWS_AS(backend->dropout({data, 2, 1, 1, 4}, 1.0f, {1, 0}, two, kLayer), Error);
 }
 
+TEST_SUITE_END();
+
 }  // namespace convoy

@@ -51,4 +51,6 @@ TEST_CASE("every rung of the ladder of products gives the formula in double, at 
     }
 }
 
+TEST_SUITE_END();
+
 }  // namespace convoy

@@ -252,4 +252,6 @@ TEST_CASE("a step goes on op by op where a step cannot be recorded, CONVOY_GRAPH
     CHECK(device.get(x, 1) == std::vector<float>{7});
 }
 
+TEST_SUITE_END();
+
 }  // namespace convoy

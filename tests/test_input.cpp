@@ -60,3 +60,5 @@ TEST_CASE("a batch that was fetched ahead is what is taken next, if it is still 
     fill(batches[0]);
     CHECK(taken(batches[0]) == pixels[3]);
 }
+
+TEST_SUITE_END();

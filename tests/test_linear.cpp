@@ -92,4 +92,6 @@ TEST_CASE("linear of no images leaves gradients as they are; wrong shapes are re
         Error);
 }
 
+TEST_SUITE_END();
+
 }  // namespace convoy

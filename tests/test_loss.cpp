@@ -148,4 +148,6 @@ TEST_CASE("softmax_cross_entropy of no images adds nothing; a label outside is r
             Error);
 }
 
+TEST_SUITE_END();
+
 }  // namespace convoy

@@ -155,3 +155,5 @@ TEST_CASE("a model in bf16 refuses an input of floats") {
     const Tensor floats = net.backend->alloc(net.input.shape(), Type::kFloat32);
     CHECK_FAILS(net.model.forward(floats, {false, 0, 0, {}, {}}), "images of fp32");
 }
+
+TEST_SUITE_END();

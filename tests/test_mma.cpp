@@ -91,4 +91,6 @@ TEST_CASE("cp.async refuses an address that is not aligned to its bytes") {
     CHECK_FAILS(kernels().copy_misaligned(), "cp.async of 16 bytes: an address is not aligned");
 }
 
+TEST_SUITE_END();
+
 }  // namespace convoy

@@ -178,4 +178,6 @@ TEST_CASE("moments of no images leave the sums; groups that do not fit are refus
     CHECK_FAILS(wrong.run(*backend, false), "x has 2 images, the bounds of the groups end at 1");
 }
 
+TEST_SUITE_END();
+
 }  // namespace convoy

@@ -182,4 +182,6 @@ TEST_CASE(
         }
 }
 
+TEST_SUITE_END();
+
 }  // namespace convoy

@@ -141,4 +141,6 @@ TEST_CASE("pools of no images do nothing; wrong shapes and windows are refused")
     CHECK_THROWS_AS(backend->avg_pool({data, 1, 4, 4, 2}, {data, 1, 1, 1, 1}), Error);
 }
 
+TEST_SUITE_END();
+
 }  // namespace convoy

@@ -1,5 +1,5 @@
 // Convolutions and linear layers in tf32 and bf16, on tensor cores and on the CPU.
-#include "kernels/simt/emulator.h"
+#include "kernels/simt/mma.h"
 #include "tests/check_ops.h"
 
 namespace convoy {
@@ -14,6 +14,9 @@ TEST_CASE("conv2d and its gradients in tf32 are the formula of numbers with 10 b
 
 TEST_CASE("conv2d and its gradients in bf16 are the formula of numbers with 7 bits") {
     auto backend = each_direct(2, Precision::kBf16);
+    simt::compute_capability = 80;  // products of single warps
+    for (const ConvCase& c : kConvCases) check_conv(*backend, Precision::kBf16, c);
+    simt::compute_capability = 90;  // and of groups
     for (const ConvCase& c : kConvCases) check_conv(*backend, Precision::kBf16, c);
     for (const ConvCase& c : kDepthwiseCases) check_conv(*backend, Precision::kBf16, c);
     check_linear_in(*backend, Precision::kBf16, {5, 2, 3, 50}, 67);
@@ -22,17 +25,20 @@ TEST_CASE("conv2d and its gradients in bf16 are the formula of numbers with 7 bi
 // A missing barrier, or a copy into a stage that is still read, shows as another result or a NaN.
 TEST_CASE("convolutions on tensor cores give the same bits in whatever order threads run") {
     const Shape xs{1, 9, 9, 40}, ws{24, 3, 3, 40}, ys{1, 9, 9, 24};
-    std::vector<float> x = random_floats(xs.elems(), 1), w = random_floats(ws.elems(), 2), first;
-    for (uint64_t seed : {1, 2, 3}) {
-        simt::set_seed(seed);
-        ThroughDevice backend(
-            make_backend(kernel_device(), {.threads = 2, .precision = Precision::kTf32}));
-        std::vector<float> y(ys.elems(), NAN);
-        backend.conv2d({x.data(), xs}, {w.data(), ws}, nullptr, Window::square(3, 1, 1), false,
-                       {y.data(), ys});
-        if (first.empty()) first = y;
-        CHECK(y == first);
-        CHECK(std::isfinite(y[0]));
+    std::vector<float> x = random_floats(xs.elems(), 1), w = random_floats(ws.elems(), 2);
+    for (Precision precision : {Precision::kTf32, Precision::kBf16}) {
+        std::vector<float> first;
+        for (uint64_t seed : {1, 2, 3}) {
+            simt::set_seed(seed);
+            ThroughDevice backend(
+                make_backend(kernel_device(), {.threads = 2, .precision = precision}));
+            std::vector<float> y(ys.elems(), NAN);
+            backend.conv2d({x.data(), xs}, {w.data(), ws}, nullptr, Window::square(3, 1, 1), false,
+                           {y.data(), ys});
+            if (first.empty()) first = y;
+            CHECK(y == first);
+            CHECK(std::isfinite(y[0]));
+        }
     }
 }
 
@@ -67,5 +73,7 @@ TEST_CASE("the CPU refuses tf32, the model says what it multiplies in") {
     const auto model = make_backend(kernel_device(), {.threads = 1, .precision = Precision::kTf32});
     CHECK(contains(model->description(), "products in tf32"));
 }
+
+TEST_SUITE_END();
 
 }  // namespace convoy
