@@ -271,16 +271,23 @@ void add_parts(const float* parts, int count, int64_t I, int64_t J, const Epilog
 // The parts into which l is cut; each part has its own blocks. The cut depends on shapes only, so
 // the bits do not depend on the GPU. A part has a depth of at least 256. All sums fit in 64 MB.
 struct Parts {
-    int count, depth;       // depth of each part, a multiple of `step`
+    int count = 1, depth;   // depth of each part, a multiple of `step`
     float* sums = nullptr;  // [part][i][j]; null: l is not cut
 
-    // wanted: about as many blocks as fill a large GPU.
-    Parts(int64_t I, int64_t J, int64_t L, int64_t tiles, int wanted, int step,
+    // together: as many blocks as a large GPU runs at once. More blocks than that take another
+    // round, as long as the first one even if it is not full.
+    Parts(int64_t I, int64_t J, int64_t L, int64_t tiles, int together, int step,
           DeviceMemory& memory) {
         ENSURE(I <= INT32_MAX && J <= INT32_MAX && L <= INT32_MAX, "a product of ", I, " x ", J,
                " x ", L);
-        const int64_t most = std::min(wanted / tiles, (int64_t(16) << 20) / (I * J));
-        count = int(std::clamp<int64_t>(most, 1, std::max(1, ceil_div(L, 256))));
+        constexpr int kLeast = 256;  // also what it costs to write and add a part, as a depth
+        const int64_t most =
+            std::min({(int64_t(16) << 20) / (I * J), L / kLeast, int64_t(together)});
+        int64_t best = INT64_MAX;
+        for (int64_t n = 1; n == 1 || (n <= most && tiles < together); ++n) {
+            const int64_t time = (ceil_div(L, n) + kLeast) * ceil_div(tiles * n, together);
+            if (time < best) best = time, count = int(n);
+        }
         depth = ceil_div(ceil_div(L, count), step) * step;
         if (count > 1) sums = memory.scratch<float>(kSlotProduct, size_t(count) * I * J);
     }
