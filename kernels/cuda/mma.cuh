@@ -13,7 +13,7 @@
 //         b 16×8          instead of 4; the lower depth is in the lower half of the register
 //
 // bf16 and the copies need compute capability 8.0. For 7.5 the kernels compile but are never
-// launched (CudaBackend::precision_).
+// launched (CudaBackend::precision_). GroupProducts need code for 9.0a (Hopper; ARCH=90a).
 #pragma once
 
 #include "kernels/cuda/cuda.h"
@@ -30,6 +30,11 @@ constexpr bool kHasTensorCores = true;
 #else
 #define CONVOY_PTX(...) __trap()
 constexpr bool kHasTensorCores = false;
+#endif
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+constexpr bool kHasGroupProducts = true;
+#else
+constexpr bool kHasGroupProducts = false;
 #endif
 
 // The nearest number with 10 bits of mantissa.
@@ -105,6 +110,77 @@ struct AsyncCopies {
         CONVOY_PTX("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
     }
 };
+
+// Products of bf16 that run while the threads do something else (wgmma). The 4 warps of a group
+// call each function together. Both operands stay in shared memory, in the places of Swizzle
+// (tensor_gemm.cuh) from a multiple of 1024 bytes on.
+class GroupProducts {
+ public:
+    // Before the first add(). `sums` must not be used from here until wait().
+    __device__ __forceinline__ void begin() {
+        if constexpr (kHasGroupProducts) asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    }
+    // sums += a·b for 64 rows of a, 8·kN columns of b and a depth of 16. Each warp has 16 rows, and
+    // sums[n] is the fragment d of columns 8·n … 8·n+7.
+    //   a, b   the first number of the operand: row (column) 0, first depth
+    template <bool kDepthFastA, bool kDepthFastB, int kN>
+    __device__ __forceinline__ void add(float (&sums)[kN][4], const char* a, const char* b) {
+        static_assert(kN == 8 || kN == 16);
+        if constexpr (!kHasGroupProducts) return;
+        const uint64_t there_a = descriptor<kDepthFastA>(a), there_b = descriptor<kDepthFastB>(b);
+        constexpr int kTurnA = !kDepthFastA, kTurnB = !kDepthFastB;
+#define FOUR(n) "+f"(sums[n][0]), "+f"(sums[n][1]), "+f"(sums[n][2]), "+f"(sums[n][3])
+#define EIGHT(n)                                                                           \
+    FOUR(n), FOUR(n + 1), FOUR(n + 2), FOUR(n + 3), FOUR(n + 4), FOUR(n + 5), FOUR(n + 6), \
+        FOUR(n + 7)
+        if constexpr (kN == 16)
+            asm volatile(
+                "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+                "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,"
+                "%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,"
+                "%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,"
+                "%62,%63}, %64, %65, 1, 1, 1, %66, %67;"
+                : EIGHT(0), EIGHT(8)
+                : "l"(there_a), "l"(there_b), "n"(kTurnA), "n"(kTurnB));
+        else
+            asm volatile(
+                "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,"
+                "%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, 1, 1, 1, %34, %35;"
+                : EIGHT(0)
+                : "l"(there_a), "l"(there_b), "n"(kTurnA), "n"(kTurnB));
+#undef EIGHT
+#undef FOUR
+    }
+    __device__ __forceinline__ void commit() {
+        if constexpr (kHasGroupProducts)
+            asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    }
+    // All products are in the sums. What this thread has written to shared memory, also by copies
+    // that have arrived, is there for products after the next barrier.
+    __device__ __forceinline__ void wait() {
+        if constexpr (kHasGroupProducts)
+            asm volatile("wgmma.wait_group.sync.aligned 0;\nfence.proxy.async.shared::cta;" ::
+                             : "memory");
+    }
+
+ private:
+    // Blocks of 8 rows of 128 bytes, whose chunks of 16 bytes are exchanged by row % 8, follow each
+    // other after 1024 bytes. If the depth is the slow index, a block has 64 rows of the operand
+    // and 8 depths, and the next 64 rows follow after 64 depths.
+    template <bool kDepthFast>
+    static __device__ __forceinline__ uint64_t descriptor(const char* at) {
+        const uint64_t place = unsigned(__cvta_generic_to_shared(at));
+        constexpr uint64_t kNextRows = kDepthFast ? 16 : 64 * 128;
+        return place / 16 | kNextRows / 16 << 16 | uint64_t(1024 / 16) << 32 | uint64_t(1) << 62;
+    }
+};
+// Calls f with whether products of this size are made by groups: a constant of the machine code.
+template <class T, class F>
+__device__ __forceinline__ void with_products(F&& f) {
+    constexpr bool kGroups = kHasGroupProducts && sizeof(T) == 2;
+    f(std::bool_constant<kGroups>());
+}
 
 }  // namespace convoy::cuda
 

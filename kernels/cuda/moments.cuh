@@ -117,10 +117,6 @@ __device__ __forceinline__ void tile_moments(const Strips& strips, int strip, in
     __shared__ float centers[kTileColumns];
     constexpr int kPitch = kTileColumns + 4;
     const int column = threadIdx.x;  // this thread adds its sums, if the tile has it
-    const auto put = [&](float* to, const float(&mine)[kColumns]) {
-#pragma unroll
-        for (int c = 0; c < kColumns; ++c) to[part * kPitch + column_of(c)] = mine[c];
-    };
     const auto total = [&](const float* from) {
         float sum = 0;
 #pragma unroll
@@ -129,26 +125,28 @@ __device__ __forceinline__ void tile_moments(const Strips& strips, int strip, in
     };
     strips.for_each_piece(strip, [&](int g, int64_t begin, int64_t end) {
         const int first = int(begin - strip * strips.height), behind = int(end - begin) + first;
-        float sums[kColumns] = {}, rest[kColumns] = {}, squares[kColumns] = {};
-#pragma unroll
-        for (int r = 0; r < kRows; ++r)
-            if (row_of(r) >= first && row_of(r) < behind)
-#pragma unroll
-                for (int c = 0; c < kColumns; ++c) sums[c] += value(r, c);
+        const auto inside = [&](int r) { return row_of(r) >= first && row_of(r) < behind; };
         __syncthreads();  // all have read what was in a and b
-        put(a, sums);
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+            float sum = 0;
+#pragma unroll
+            for (int r = 0; r < kRows; ++r) sum += inside(r) ? value(r, c) : 0.0f;
+            a[part * kPitch + column_of(c)] = sum;
+        }
         __syncthreads();  // the sums of all threads are there
         if (column < kTileColumns) centers[column] = total(a) / float(behind - first);
         __syncthreads();  // the centers are there, and a is read
 #pragma unroll
-        for (int r = 0; r < kRows; ++r)
-            if (row_of(r) >= first && row_of(r) < behind)
+        for (int c = 0; c < kColumns; ++c) {
+            float rest = 0, squares = 0;
 #pragma unroll
-                for (int c = 0; c < kColumns; ++c) {
-                    const float off = value(r, c) - centers[column_of(c)];
-                    rest[c] += off, squares[c] += off * off;
-                }
-        put(a, rest), put(b, squares);
+            for (int r = 0; r < kRows; ++r) {
+                const float off = inside(r) ? value(r, c) - centers[column_of(c)] : 0.0f;
+                rest += off, squares += off * off;
+            }
+            a[part * kPitch + column_of(c)] = rest, b[part * kPitch + column_of(c)] = squares;
+        }
         __syncthreads();  // the sums of all threads are there
         if (column >= kTileColumns || first_column + column >= strips.C) return;
         float* to = strips.piece(strip, g) + first_column + column;

@@ -4,13 +4,16 @@
 //   out[i][j] = epilogue(Σ_l a(i,l) · b(j,l))     sums in fp32; floats are rounded to tf32 before,
 //                                               bf16 are multiplied as they are
 //
-//   A block computes 128 × 128 (or 128 × 64) numbers of out, in steps of 128 bytes along l: 32
-//   floats or 64 bf16. Each of its 8 warps has 64×32 (32×32) sums in registers. While the warps
-//   multiply step s, cp.async fetches the steps s+1 and s+2 into two other stages of shared memory.
+//   A block computes 128 × 128 (or 128 × 64, 64 × 128) numbers of out, in steps of 128 bytes along
+//   l: 32 floats or 64 bf16. Each of its 8 warps has 64×32 (32×32) sums in registers. While the
+//   warps multiply step s, cp.async fetches the steps s+1 and s+2 into two other stages of shared
+//   memory.
+//   In bf16, code for 9.0a has two groups of 4 warps instead. A group multiplies 64 rows straight
+//   from shared memory (GroupProducts of mma.cuh), and a warp has 16 of these rows.
 //
-//   grid      (⌈J/columns⌉·⌈I/128⌉, 1, parts) blocks of 256 threads. If there are too few tiles
+//   grid      (⌈J/columns⌉·⌈I/rows⌉, 1, parts) blocks of 256 threads. If there are too few tiles
 //             for a GPU, l is cut into parts as in gemm.cuh.
-//   shared    3 stages × 128 bytes × (128 + columns): 96 KB (72 KB), and up to 2 KB of tables
+//   shared    3 stages × 128 bytes × (rows + columns): 96 KB (72 KB), and up to 2 KB of tables
 //             with the decoded slow index of each operand (gemm.cuh). An operand whose fast index
 //             is the depth is stored by rows. A row has 128 bytes, which are 8 chunks of 16 bytes.
 //             Chunk c of row i is at place c ^ (i % 8):
@@ -23,8 +26,8 @@
 //             An operand whose fast index is the row is stored by depths. Chunk c of depth l is,
 //               of floats  at place c ^ 2·(l % 4): a warp reads 8 neighbouring rows (two chunks) of
 //                          4 depths, 32 banks;
-//               of bf16    at place c ^ (l % 8): ldmatrix.trans reads one chunk of 8 depths, and
-//                          transposes it.
+//               of bf16    at place c ^ (l % 8), 64 rows after 64 rows: ldmatrix.trans reads one
+//                          chunk of 8 depths, and transposes it.
 //   bytes     4·L·(I·⌈J/columns⌉ + J·⌈I/128⌉) read, mostly from the L2 cache; bf16 halves this. So
 //             32 (21) operations per byte, or 64 (43); 4·I·J bytes written, or 2·I·J. A warp reads
 //             12 KB of shared memory for 64·32·32 products of tf32, or 64·32·64 of bf16.
@@ -58,18 +61,19 @@ constexpr int kMmaDepth = 32 / int(sizeof(T));  // depth of one instruction
 // The byte offset of number (row, l) of an operand with kRows rows, in its part of a stage.
 template <class T, bool kDepthFast, int kRows>
 struct Swizzle {
-    static constexpr int kPitch = kDepthFast ? 128 : kRows * int(sizeof(T));
+    static constexpr int kPitch = kDepthFast || sizeof(T) == 2 ? 128 : kRows * int(sizeof(T));
 
     static __device__ __forceinline__ int place(int row, int l) {
         constexpr int kSize = kChunk<T>;
         if constexpr (kDepthFast)
             return row * kPitch + (l / kSize ^ row % 8) * 16 + l % kSize * int(sizeof(T));
-        const int turn = kSize == 4 ? l % 4 * 2 : l % 8;
-        return l * kPitch + (row / kSize ^ turn) * 16 + row % kSize * int(sizeof(T));
+        if constexpr (kSize == 8)
+            return (row / 64 * 64 + l) * kPitch + (row / 8 % 8 ^ l % 8) * 16 + row % 8 * 2;
+        return l * kPitch + (row / kSize ^ l % 4 * 2) * 16 + row % kSize * int(sizeof(T));
     }
     // Computes place(row + m, l + k) from place(row, l). Requires that row and m, and l and k, have
-    // no bit in common, and that m (fast depth) or k (fast rows) does not change the turn. m and k
-    // are constants, so this is one instruction, and the sum is part of the address.
+    // no bit in common, that m < 64, and that m (fast depth) or k (fast rows) does not change the
+    // turn. m and k are constants, so this is one instruction, and the sum is part of the address.
     static __device__ __forceinline__ int step(int place, int m, int k) {
         return kDepthFast ? (place ^ k * int(sizeof(T))) + m * kPitch
                           : (place ^ m * int(sizeof(T))) + k * kPitch;
@@ -207,7 +211,7 @@ __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], const
         mma_bf16(d, a, b);
 }
 
-// The 16·kM × 32 sums of one warp, over one stage.
+// Adds one stage to the 16·kM × 32 sums of one warp.
 template <class T, int kM, class FragmentsA, class FragmentsB>
 __device__ __forceinline__ void multiply_stage(const char* a_stage, const char* b_stage,
                                                const FragmentsA& fragments_a,
@@ -235,12 +239,24 @@ __device__ __forceinline__ void multiply_stage(const char* a_stage, const char* 
     }
 }
 
+// Starts to add one stage to the sums of a group.
+template <bool kDepthFastA, bool kDepthFastB, int kN>
+__device__ __forceinline__ void start_stage(GroupProducts& products, const char* a, const char* b,
+                                            float (&sums)[kN][4]) {
+    products.begin();
+#pragma unroll
+    for (int l = 0; l < kTensorDepth<bf16>; l += kMmaDepth<bf16>)
+        products.add<kDepthFastA, kDepthFastB>(sums, a + l * (kDepthFastA ? 2 : 128),
+                                               b + l * (kDepthFastB ? 2 : 128));
+    products.commit();
+}
+
 // Writes the sums of a block from the fragments to memory. They pass through shared memory, row by
 // row, so that a thread writes 16 bytes of a row and neighbouring threads write neighbours.
 //   U          the type of the written numbers
 //   put(i, j, values)   takes 16 bytes of numbers of row i, or 1
-template <class U, int kColumns, int kM, class Put>
-__device__ __forceinline__ void store_tile(char* shared, const float (&sums)[kM][4][4], int row,
+template <class U, int kRows, int kColumns, int kM, int kN, class Put>
+__device__ __forceinline__ void store_tile(char* shared, const float (&sums)[kM][kN][4], int row,
                                            int column, int i0, int j0, int I, int J, bool packs,
                                            const Put& put) {
     constexpr int kCount = 16 / int(sizeof(U)), kPitch = kColumns + 8;  // 8: banks that differ
@@ -251,7 +267,7 @@ __device__ __forceinline__ void store_tile(char* shared, const float (&sums)[kM]
 #pragma unroll
     for (int m = 0; m < kM; ++m)
 #pragma unroll
-        for (int n = 0; n < 4; ++n)
+        for (int n = 0; n < kN; ++n)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const float two[2] = {sums[m][n][half * 2], sums[m][n][half * 2 + 1]};
@@ -261,7 +277,7 @@ __device__ __forceinline__ void store_tile(char* shared, const float (&sums)[kM]
             }
     __syncthreads();  // the tile is there
     const int c = thread % kAcross * kCount;
-    for (int r = thread / kAcross; r < kTensorRows && i0 + r < I; r += kApart) {
+    for (int r = thread / kAcross; r < kRows && i0 + r < I; r += kApart) {
         float values[kCount];
         load_pack(values, tile + r * kPitch + c);
         if (packs && j0 + c < J) {
@@ -278,26 +294,27 @@ __device__ __forceinline__ void store_tile(char* shared, const float (&sums)[kM]
 // Blocks that a multiprocessor should run at once. It limits each thread to 128 registers.
 constexpr int kBlocksAtOnce = 2;
 
-// The work of a block. Compiles to nothing for GPUs without these tensor cores.
-template <class A, class B, int kColumns, class F>
+// The work of a block. kGroups: groups of 4 warps multiply (GroupProducts), else warps.
+template <bool kGroups, class A, class B, int kRows, int kColumns, class F>
 __device__ __forceinline__ void tensor_product(const A& a, const B& b, int I, int J, int L,
                                                int part_depth, float* parts, const F& epilogue) {
     using T = typename A::Element;
-    using FetchA = StageFetch<A, kTensorRows>;
+    using FetchA = StageFetch<A, kRows>;
     using FetchB = StageFetch<B, kColumns>;
-    extern __shared__ __align__(128) char shared[];
+    extern __shared__ __align__(1024) char shared[];
     __shared__ typename FetchA::Table a_table;
     __shared__ typename FetchB::Table b_table;
-    constexpr int kAcross = kColumns / 32, kDown = 8 / kAcross, kM = kTensorRows / kDown / 16;
-    constexpr int kDepth = kTensorDepth<T>, kStageA = kTensorRows * 128;
-    constexpr int kStage = kStageA + kColumns * 128;
+    // A warp has kM fragments below each other, kN side by side; kDown warps share columns.
+    constexpr int kN = kGroups ? kRows * kColumns / 1024 : 4, kDown = 8 / (kColumns / 8 / kN);
+    constexpr int kM = kRows / kDown / 16, kDepth = kTensorDepth<T>;
+    constexpr int kStageA = kRows * 128, kStage = kStageA + kColumns * 128;
     static_assert(
         kStages * kStage + sizeof a_table + sizeof b_table + kColumns * sizeof(float) <= 99 * 1024,
         "a block has no more shared memory on GPUs of compute capability 8.6 and 8.9");
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const Place at(blockIdx.x, ceil_div(J, kColumns));
-    const int i0 = at.row * kTensorRows, j0 = at.column * kColumns;
-    const int row = warp / kAcross * (kM * 16), column = warp % kAcross * 32;
+    const int i0 = at.row * kRows, j0 = at.column * kColumns;
+    const int row = warp % kDown * (kM * 16), column = warp / kDown * (kN * 8);
     const int begin = blockIdx.z * part_depth, end = min(L, begin + part_depth);
     const int steps = ceil_div(end - begin, kDepth);
 
@@ -321,30 +338,37 @@ __device__ __forceinline__ void tensor_product(const A& a, const B& b, int I, in
     __syncthreads();  // the tables have been read
     describe(2);
 
-    const auto fragments_a = Fragments<T, A::kDepthFast, kTensorRows>::of_a(row, lane);
+    const auto fragments_a = Fragments<T, A::kDepthFast, kRows>::of_a(row, lane);
     const auto fragments_b = Fragments<T, B::kDepthFast, kColumns>::of_b(column, lane);
-    float sums[kM][4][4] = {};
+    GroupProducts products;
+    float sums[kM][kN][4] = {};
     int from = 0, to = (kStages - 1) * kStage;  // the stages that are multiplied and fetched
     for (int step = 0; step < steps; ++step) {
+        const char *const a_stage = shared + from, *const b_stage = a_stage + kStageA;
         copies.template wait<kStages - 2>();
+        if constexpr (kGroups) products.wait();
         __syncthreads();  // copies and tables of all threads are there, and step - 1 is multiplied
+        if constexpr (kGroups)
+            start_stage<A::kDepthFast, B::kDepthFast>(products, a_stage + row / 64 * 64 * 128,
+                                                      b_stage + column * 128, sums[0]);
         request(step + kStages - 1, to);
         describe(step + kStages);
-        multiply_stage<T, kM>(shared + from, shared + from + kStageA, fragments_a, fragments_b,
-                              sums);
+        if constexpr (!kGroups)
+            multiply_stage<T, kM>(a_stage, b_stage, fragments_a, fragments_b, sums);
         to = from;
         from = from == (kStages - 1) * kStage ? 0 : from + kStage;
     }
+    if constexpr (kGroups) products.wait();
     if (parts) {
         float* const own = parts + size_t(blockIdx.z) * I * J;
-        store_tile<float, kColumns>(
+        store_tile<float, kRows, kColumns>(
             shared, sums, row, column, i0, j0, I, J, J % 4 == 0,
             [&](int i, int j, auto& values) { store_pack(own + size_t(i) * J + j, values); });
         return;
     }
     using Out = typename F::Out;
 #pragma unroll
-    for (int n = 0; n < 8; ++n) {
+    for (int n = 0; n < kN * 2; ++n) {
         const int j = j0 + column + n / 2 * 8 + lane % 4 * 2 + n % 2;
         const float bias = epilogue.bias && j < J ? epilogue.bias[j] : 0;
 #pragma unroll
@@ -353,54 +377,64 @@ __device__ __forceinline__ void tensor_product(const A& a, const B& b, int I, in
             sum = epilogue.finished(sum, bias);
         }
     }
-    store_tile<Out, kColumns>(shared, sums, row, column, i0, j0, I, J,
-                              epilogue.template takes_packs<16 / sizeof(Out)>(J),
-                              [&](int i, int j, auto& values) { epilogue.put(i, j, J, values); });
+    store_tile<Out, kRows, kColumns>(
+        shared, sums, row, column, i0, j0, I, J, epilogue.template takes_packs<16 / sizeof(Out)>(J),
+        [&](int i, int j, auto& values) { epilogue.put(i, j, J, values); });
     if constexpr (F::kMoments)
         if (epilogue.strips.pieces) {
             float* const sums_of_threads = reinterpret_cast<float*>(shared);
-            tile_moments<kM * 2, 8, kDown * 8, kColumns>(
-                epilogue.strips, at.row, j0, warp / kAcross * 8 + lane / 4, sums_of_threads,
-                sums_of_threads + kStage / sizeof(float),
+            tile_moments<kM * 2, kN * 2, kDown * 8, kColumns>(
+                epilogue.strips, at.row, j0, warp % kDown * 8 + lane / 4, sums_of_threads,
+                sums_of_threads + kDown * 8 * (kColumns + 4),
                 [&](int r, int c) { return sums[r / 2][c / 2][r % 2 * 2 + c % 2]; },
                 [&](int r) { return row + r / 2 * 16 + lane / 4 + r % 2 * 8; },
                 [&](int c) { return column + c / 2 * 8 + lane % 4 * 2 + c % 2; });
         }
 }
 
-template <class A, class B, int kColumns, class F>
+template <class A, class B, int kRows, int kColumns, class F>
 __global__ void __launch_bounds__(kTensorThreads, kBlocksAtOnce)
     tensor_product_kernel(A a, B b, int I, int J, int L, int part_depth, float* parts, F epilogue) {
     // nvcc warns of members that nothing names, so they are named for 7.5 as well.
     static_assert(int(A::kDepthFast) + int(B::kDepthFast) + int(A::kTable) + int(B::kTable) <= 4);
     if constexpr (kHasTensorCores)
-        tensor_product<A, B, kColumns>(a, b, I, J, L, part_depth, parts, epilogue);
+        with_products<typename A::Element>([&](auto groups) {
+            tensor_product<groups(), A, B, kRows, kColumns>(a, b, I, J, L, part_depth, parts,
+                                                            epilogue);
+        });
 }
 
-template <int kColumns, class A, class B, class F>
+template <int kRows, int kColumns, class A, class B, class F>
 bool launch_tensor_product(const A& a, const B& b, int64_t I, int64_t J, int64_t L,
                            const F& epilogue, DeviceMemory& memory, cudaStream_t stream) {
-    constexpr int kBytes = kStages * (kTensorRows + kColumns) * 128;
-    const int64_t tiles = int64_t(ceil_div(I, kTensorRows)) * ceil_div(J, kColumns);
+    constexpr int kBytes = kStages * (kRows + kColumns) * 128;
+    const int64_t tiles = int64_t(ceil_div(I, kRows)) * ceil_div(J, kColumns);
     // Two blocks for each of 132 multiprocessors.
     const Parts parts(I, J, L, tiles, 264, kTensorDepth<typename A::Element>, memory);
-    CUDA_CHECK(cudaFuncSetAttribute(tensor_product_kernel<A, B, kColumns, F>,
+    CUDA_CHECK(cudaFuncSetAttribute(tensor_product_kernel<A, B, kRows, kColumns, F>,
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-    tensor_product_kernel<A, B, kColumns, F>
+    tensor_product_kernel<A, B, kRows, kColumns, F>
         <<<dim3(tiles, 1, parts.count), kTensorThreads, kBytes, stream>>>(
             a, b, int(I), int(J), int(L), parts.depth, parts.sums, epilogue);
     CUDA_LAUNCHED();
     return parts.add(I, J, epilogue, stream);
 }
 
-// multiply() of gemm.cuh in tf32 or bf16. Narrow tiles where out is narrow.
+// multiply() of gemm.cuh in tf32 or bf16. Narrow tiles where out is narrow. Only gradients of
+// weights (slow depth) have few rows.
 template <class A, class B, class F>
 bool multiply_tensor(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& epilogue,
                      DeviceMemory& memory, cudaStream_t stream) {
     static_assert(sizeof(typename A::Element) == sizeof(typename B::Element));
+    constexpr int kHalf = kTensorRows / 2;
     if (I == 0 || J == 0) return true;
-    if (J > 64) return launch_tensor_product<128>(a, b, I, J, L, epilogue, memory, stream);
-    return launch_tensor_product<64>(a, b, I, J, L, epilogue, memory, stream);
+    if (J <= kHalf)
+        return launch_tensor_product<kTensorRows, kHalf>(a, b, I, J, L, epilogue, memory, stream);
+    if constexpr (!A::kDepthFast)
+        if (I <= kHalf)
+            return launch_tensor_product<kHalf, kTensorRows>(a, b, I, J, L, epilogue, memory,
+                                                             stream);
+    return launch_tensor_product<kTensorRows, kTensorRows>(a, b, I, J, L, epilogue, memory, stream);
 }
 
 }  // namespace convoy::CONVOY_DEVICE

@@ -140,4 +140,66 @@ class AsyncCopies {
     int groups_ = 0;  // committed groups
 };
 
+// ---- products of groups of warps -------------------------------------------------------------
+
+// The products are made at wait(), from what is in shared memory then. So a test fails if a kernel
+// overwrites an operand or reads the sums too early. The address of a number was probed on an H200:
+// bits 7 to 9 turn the chunks of 16 bytes in a row.
+class GroupProducts {
+ public:
+    void begin() {}
+    template <bool kDepthFastA, bool kDepthFastB, int kN>
+    void add(float (&sums)[kN][4], const char* a, const char* b) {
+        if (count_ == kMost) fault(cat("wgmma: more than ", kMost, " on their way"));
+        products_[count_++] = {multiply<kDepthFastA, kDepthFastB, kN>, sums[0], a, b};
+    }
+    void commit() {}
+    void wait() {
+        for (int i = 0; i < count_; ++i)
+            products_[i].multiply(products_[i].sums, products_[i].a, products_[i].b);
+        count_ = 0;
+    }
+
+ private:
+    static constexpr int kMost = 16;
+    struct Product {
+        void (*multiply)(float* sums, const char* a, const char* b);
+        float* sums;
+        const char *a, *b;
+    };
+    template <bool kDepthFast>
+    static float number(const char* tile, int row, int l) {
+        uintptr_t at = reinterpret_cast<uintptr_t>(tile);
+        at += kDepthFast ? row * 128 + l * 2 : row / 64 * 64 * 128 + l * 128 + row % 64 * 2;
+        return from_bf16(*reinterpret_cast<const uint16_t*>(at ^ (at >> 7 & 7) << 4));
+    }
+    // The part of this thread.
+    template <bool kDepthFastA, bool kDepthFastB, int kN>
+    static void multiply(float* sums, const char* a, const char* b) {
+        const int thread = threadIdx.x % 128;
+        for (int half = 0; half < 2; ++half)
+            for (int i = 0; i < kN * 2; ++i) {
+                const int row = thread / 32 * 16 + thread % 32 / 4 + half * 8;
+                const int column = i / 2 * 8 + thread % 4 * 2 + i % 2;
+                float& to = sums[i / 2 * 4 + half * 2 + i % 2];
+                double sum = to;
+                for (int l = 0; l < 16; ++l)
+                    sum +=
+                        double(number<kDepthFastA>(a, row, l)) * number<kDepthFastB>(b, column, l);
+                to = float(sum);
+            }
+    }
+
+    Product products_[kMost] = {};
+    int count_ = 0;
+};
+// What the emulated GPU is: from 90 on, groups multiply bf16.
+inline int compute_capability = 90;
+template <class T, class F>
+void with_products(F&& f) {
+    if constexpr (sizeof(T) == 2)
+        if (compute_capability >= 90) return f(std::true_type());
+    f(std::false_type());
+}
+
 }  // namespace convoy::simt
