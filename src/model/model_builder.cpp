@@ -144,8 +144,9 @@ void Builder::add_weights(const LayerText& layer, Shape shape, int dims, Param*&
     if (rule == Rule::kWhiten) {
         if (&layer != &text_.layers.front() || dims != 4 ||
             size_t(shape.N) != 2 * shape.row_elems())
-            error(layer, "'init whiten' needs the first conv2d, with 2·size·channels outputs: ",
-                  "here 'out ", 2 * shape.row_elems(), "'");
+            error(layer,
+                  "'init whiten' fits only a first conv2d with two filters per number of its ",
+                  "window: here 'out ", 2 * shape.row_elems(), "'");
         weight = {Init::kWhiten, float(1 / std::sqrt(double(shape.row_elems())))};
     }
     w = &add(layer, "weight", {.shape = shape, .init = weight, .decay = true, .dims = dims});
