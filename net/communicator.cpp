@@ -55,36 +55,48 @@ std::vector<std::span<std::byte>> as_bytes(const std::vector<std::span<float>>& 
     return bytes;
 }
 
-class RingCommunicator final : public Communicator {
+// The collectives of one ring, for a communicator that says how they are queued.
+template <class Base>
+class RingCollectives : public Base {
+ public:
+    using Base::Base;
+    std::future<void> allreduce_sum(std::span<float> data) override {
+        return submit([this, data] { ring().sum(data); });
+    }
+    std::future<void> gather(std::vector<std::span<float>> blocks, bool exact) override {
+        ENSURE(int(blocks.size()) == this->world(), blocks.size(), " blocks");
+        return submit([this, bytes = as_bytes(blocks), exact] { ring().gather(bytes, !exact); });
+    }
+    void broadcast(std::span<std::byte> data, int root) override {
+        submit([this, data, root] { ring().broadcast(data, root); }).get();
+    }
+    std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) override {
+        std::vector<std::vector<std::byte>> all(size_t(this->world()));
+        submit([&] { gather_bytes(ring(), this->rank(), data, all); }).get();
+        return all;
+    }
+    void barrier() override {
+        submit([this] { ring().barrier(); }).get();
+    }
+
+ private:
+    virtual Ring& ring() = 0;
+    virtual std::future<void> submit(std::function<void()> run) = 0;
+};
+
+class RingCommunicator final : public RingCollectives<Communicator> {
     // A group of ranks with its own ring. Its collectives run in the queue of all ranks.
-    class Group final : public NullCommunicator {
+    class Group final : public RingCollectives<NullCommunicator> {
      public:
         Group(RingCommunicator& all, Ring& ring, std::vector<int> ranks, int rank)
-            : NullCommunicator(rank, int(ranks.size())),
+            : RingCollectives(rank, int(ranks.size())),
               all_(all),
               ring_(ring),
               ranks_(std::move(ranks)) {}
-        std::future<void> allreduce_sum(std::span<float> data) override {
-            return submit([this, data] { ring_.sum(data); });
-        }
-        std::future<void> gather(std::vector<std::span<float>> blocks, bool exact) override {
-            ENSURE(blocks.size() == ranks_.size(), blocks.size(), " blocks");
-            return submit([this, bytes = as_bytes(blocks), exact] { ring_.gather(bytes, !exact); });
-        }
-        void broadcast(std::span<std::byte> data, int root) override {
-            submit([this, data, root] { ring_.broadcast(data, root); }).get();
-        }
-        std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) override {
-            std::vector<std::vector<std::byte>> all(ranks_.size());
-            submit([&] { gather_bytes(ring_, rank(), data, all); }).get();
-            return all;
-        }
-        void barrier() override {
-            submit([this] { ring_.barrier(); }).get();
-        }
 
      private:
-        std::future<void> submit(std::function<void()> run) {
+        Ring& ring() override { return ring_; }
+        std::future<void> submit(std::function<void()> run) override {
             return all_.submit([this, run = std::move(run)] {
                 try {
                     run();
@@ -131,24 +143,6 @@ class RingCommunicator final : public Communicator {
         return ring_ ? ring_->around() : world_;
     }  // none yet: a newcomer
 
-    std::future<void> allreduce_sum(std::span<float> data) override {
-        return submit([this, data] { ring_->sum(data); });
-    }
-    std::future<void> gather(std::vector<std::span<float>> blocks, bool exact) override {
-        ENSURE(int(blocks.size()) == world_, blocks.size(), " blocks");
-        return submit([this, bytes = as_bytes(blocks), exact] { ring_->gather(bytes, !exact); });
-    }
-    void broadcast(std::span<std::byte> data, int root) override {
-        submit([this, data, root] { ring_->broadcast(data, root); }).get();
-    }
-    std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) override {
-        std::vector<std::vector<std::byte>> all(static_cast<size_t>(world_));
-        submit([&] { gather_bytes(*ring_, rank_, data, all); }).get();
-        return all;
-    }
-    void barrier() override {
-        submit([this] { ring_->barrier(); }).get();
-    }
     Ranks regroup(int64_t step, bool planned) override {
         auto next = asio::co_spawn(membership_->io(), rejoin(*membership_, step, planned),
                                    asio::use_future);
@@ -238,7 +232,8 @@ class RingCommunicator final : public Communicator {
         std::promise<void> done;
     };
 
-    std::future<void> submit(std::function<void()> run) {
+    Ring& ring() override { return *ring_; }
+    std::future<void> submit(std::function<void()> run) override {
         Operation operation{std::move(run), {}};
         std::future<void> future = operation.done.get_future();
         {
