@@ -3,7 +3,6 @@
 #include <ifaddrs.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <memory>

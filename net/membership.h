@@ -84,9 +84,8 @@ class Membership {
     bool connected() const { return connection_ && connection_->is_open(); }
     bool coordinator_is_silent() const { return Clock::now() - heard_ > kSilence; }
     // A newcomer that asks to be added to a job: `job` as it knows it, this rank after the others.
+    // Until it calls offer(), an error of this rank is no failure of the job.
     void visit(const wire::Welcome& job, const tcp::endpoint& first);
-    // Until offer() is called, an error of this rank is no failure of the job.
-    bool is_newcomer() const { return is_newcomer_; }
 
     // kJoining: forgets the ring that broke. Throws Error if the job has ended.
     void leave_ring();

@@ -23,7 +23,6 @@
 // continued with other ranks and finished.
 #pragma once
 
-#include <algorithm>
 #include <string>
 #include <vector>
 

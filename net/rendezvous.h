@@ -2,7 +2,6 @@
 // for WELCOME, then open the edges to its neighbours.
 #pragma once
 
-#include <future>
 #include <vector>
 
 #include "net/communicator.h"

@@ -21,7 +21,6 @@
 #include "net/ring.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "net/reduce.h"

@@ -6,7 +6,6 @@
 // data is used.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>

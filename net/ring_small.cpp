@@ -1,7 +1,7 @@
 // ring_small.cpp — collectives of few bytes. Each rank exchanges all bytes with log2(world) others,
 // because for few bytes the steps cost more than the bytes.
+#include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "net/reduce.h"
 #include "net/ring.h"
