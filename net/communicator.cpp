@@ -34,10 +34,7 @@ void gather_bytes(Ring& ring, int rank, std::span<const std::byte> data,
     // First every length, so that all ranks have room; then the bytes.
     std::vector<uint64_t> lengths(all.size(), 0);
     lengths[size_t(rank)] = data.size();
-    std::vector<std::span<std::byte>> blocks;
-    for (uint64_t& length : lengths)
-        blocks.push_back(std::as_writable_bytes(std::span(&length, 1)));
-    ring.gather(blocks, false);
+    ring.gather_each(lengths);
     for (size_t r = 0; r < all.size(); ++r) {
         if (lengths[r] > kGatherLimit)
             throw PeerMistake(int(r), cat("rank ", r, " announces ", lengths[r],
@@ -45,8 +42,7 @@ void gather_bytes(Ring& ring, int rank, std::span<const std::byte> data,
         all[r].resize(lengths[r]);
     }
     std::copy(data.begin(), data.end(), all[size_t(rank)].begin());
-    std::copy(all.begin(), all.end(), blocks.begin());
-    ring.gather(blocks, false);
+    ring.gather(std::vector<std::span<std::byte>>(all.begin(), all.end()), false);
 }
 
 std::vector<std::span<std::byte>> as_bytes(const std::vector<std::span<float>>& blocks) {
@@ -139,9 +135,7 @@ class RingCommunicator final : public RingCollectives<Communicator> {
 
     int rank() const override { return rank_; }
     int world() const override { return world_; }
-    int around() const override {
-        return ring_ ? ring_->around() : world_;
-    }  // none yet: a newcomer
+    int around() const override { return ring_ ? ring_->around() : world_; }  // none: a newcomer
 
     Ranks regroup(int64_t step, bool planned) override {
         auto next = asio::co_spawn(membership_->io(), rejoin(*membership_, step, planned),
@@ -156,8 +150,9 @@ class RingCommunicator final : public RingCollectives<Communicator> {
             if (membership_->status().ended()) ring_->shut();
         }
         rank_ = connected.welcome.rank, world_ = connected.welcome.world;
-        Ranks ranks{peers_of(connected.welcome), {}, ""};
-        ranks.why = cat("ring ", connected.welcome.generation, ": ", connected.welcome.why);
+        Ranks ranks{peers_of(connected.welcome),
+                    {},
+                    cat("ring ", connected.welcome.generation, ": ", connected.welcome.why)};
         for (const wire::Member& peer : connected.welcome.peers)
             ranks.before.push_back(
                 int(std::ranges::find(me_.peers, peer.process, &wire::Member::process) -
@@ -269,7 +264,7 @@ class RingCommunicator final : public RingCollectives<Communicator> {
             collective();
             return nullptr;
         } catch (const LinkLost& e) {
-            if (closing() && !status.ended())
+            if (closing_ && !status.ended())
                 return std::make_exception_ptr(
                     Error("this communicator was closed during a collective"));
             membership_->link_lost(e.what());
@@ -321,10 +316,6 @@ class RingCommunicator final : public RingCollectives<Communicator> {
         if (group_ring_) group_ring_->shut();
         if (const auto links = links_.lock()) links->shut();
     }
-    bool closing() {
-        std::lock_guard lock(mutex_);
-        return closing_;
-    }
 
     std::unique_ptr<Membership> membership_;
     const std::function<int()> stop_;
@@ -339,7 +330,7 @@ class RingCommunicator final : public RingCollectives<Communicator> {
     std::mutex mutex_;
     std::condition_variable wake_;
     std::deque<Operation> queue_;
-    bool closing_ = false;
+    std::atomic<bool> closing_{false};
     std::atomic<double> busy_seconds_{0};
     std::thread thread_;
 };
@@ -366,9 +357,7 @@ Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop)
             fail("stopped by signal ", signal, " before the job began");
     Connected result = future.get();
 
-    Job job;
-    job.peers = peers_of(result.welcome);
-    job.what = std::move(result.what);
+    Job job{nullptr, peers_of(result.welcome), std::move(result.what)};
     job.communicator = std::make_unique<RingCommunicator>(std::move(membership), std::move(result),
                                                           stop, options.limit);
     return job;

@@ -203,10 +203,14 @@ std::pair<std::string, uint16_t> reachable(const std::string& peer, const tcp::e
 asio::awaitable<std::vector<Link>> open_edges(Membership& membership,
                                               const wire::Welcome& welcome) {
     std::vector<int> peers = neighbours(welcome.rank, welcome.ring);
-    if (welcome.rules.shm)
-        for (const int rank :
-             neighbours_of_host(welcome.rank, hosts_of(welcome.ring, welcome.peers)))
-            if (std::ranges::find(peers, rank) == peers.end()) peers.push_back(rank);
+    if (welcome.rules.shm) {  // the first ranks of the hosts are a ring too
+        std::vector<int> firsts;
+        for (const auto& host : hosts_of(welcome.ring, welcome.peers))
+            firsts.push_back(host.front());
+        if (std::ranges::find(firsts, welcome.rank) != firsts.end())
+            for (const int rank : neighbours(welcome.rank, firsts))
+                if (std::ranges::find(peers, rank) == peers.end()) peers.push_back(rank);
+    }
     Edges edges(membership, welcome, std::move(peers));
     std::string why;
     try {

@@ -27,8 +27,6 @@ std::vector<int> neighbours(int rank, const std::vector<int>& ring);
 // The ranks of a ring, host by host (ring_order() keeps them together).
 std::vector<std::vector<int>> hosts_of(const std::vector<int>& ring,
                                        const std::vector<wire::Member>& peers);
-// As neighbours(), in a ring of the first rank of each host.
-std::vector<int> neighbours_of_host(int rank, const std::vector<std::vector<int>>& hosts);
 
 // A neighbour sent a message that does not belong to this collective.
 struct PeerMistake : Error {
@@ -68,6 +66,13 @@ class Ring {
     // ranks know all sizes. If the ring's sums travel as bf16, blocks of `floats` do too, and are
     // rounded on their owner as well.
     void gather(std::span<const std::span<std::byte>> blocks, bool floats);
+    // all[r] = the value of rank r.
+    template <class T>
+    void gather_each(std::vector<T>& all) {
+        std::vector<std::span<std::byte>> blocks;
+        for (T& one : all) blocks.push_back(std::as_writable_bytes(std::span(&one, 1)));
+        gather(blocks, false);
+    }
     void broadcast(std::span<std::byte> data, int root);
     void barrier();
     std::vector<EdgeTiming> measure_edges();  // probe.cpp

@@ -20,21 +20,6 @@ std::vector<std::vector<int>> hosts_of(const std::vector<int>& ring,
     return hosts;
 }
 
-std::vector<int> neighbours_of_host(int rank, const std::vector<std::vector<int>>& hosts) {
-    std::vector<int> firsts;
-    for (const auto& host : hosts) firsts.push_back(host.front());
-    if (std::ranges::find(firsts, rank) == firsts.end()) return {};
-    return neighbours(rank, firsts);
-}
-
-// all[r] = the value of rank r.
-template <class T>
-static void gather_each(Ring& ring, std::vector<T>& all) {
-    std::vector<std::span<std::byte>> blocks;
-    for (T& one : all) blocks.push_back(std::as_writable_bytes(std::span(&one, 1)));
-    ring.gather(blocks, false);
-}
-
 SharedNews Ring::share_memory(const std::vector<wire::Member>& peers,
                               const std::function<size_t(size_t)>& limit) {
     const auto hosts = hosts_of(ring_, peers);
@@ -52,9 +37,9 @@ SharedNews Ring::share_memory(const std::vector<wire::Member>& peers,
             } catch (const std::system_error& e) {
                 errors[size_t(me)] = e.code().value();
             }
-        if (first) gather_each(*this, tickets);
+        if (first) gather_each(tickets);
     }
-    gather_each(*this, errors);
+    gather_each(errors);
 
     std::vector<std::string> news;
     bool all = true;
