@@ -11,13 +11,9 @@ namespace convoy {
 
 using std::chrono::milliseconds;
 
-namespace {
-
-const char* const kLeftBehind =
+static constexpr char kLeftBehind[] =
     "the job continued without this rank, which was silent for too long; to add it again, restart "
     "it with --join";
-
-}  // namespace
 
 std::string offer_message(const wire::Welcome& job, const std::string& what) {
     if (!job.rules.elastic)
@@ -114,10 +110,7 @@ void Coordinator::join_first(Client& client) {
     if (client.refused) return;
     const std::string status = roster_.status();
     if (!tell_status(news, status)) send(client, wire::encode_text(wire::Type::status, status));
-    if (roster_.complete()) form_first();
-}
-
-void Coordinator::form_first() {
+    if (!roster_.complete()) return;
     const Roster::Assignment assignment = roster_.assign_ranks();
     ring_ = assignment.welcome;
     ring_.job = job_;
@@ -236,8 +229,7 @@ void Coordinator::handle_leave(Client& client) {
 
 // The connection of a client has ended, or the client sent nonsense.
 void Coordinator::disconnected(Client& client, const std::string& why) {
-    const Role role = client.role;
-    if (role != Role::member) return retire(client);
+    if (client.role != Role::member) return retire(client);
     if (client.rank < 0) {
         retire(client);
         roster_.remove(client.id);
@@ -525,9 +517,9 @@ void Coordinator::visited(Client& newcomer, const event::ProbeResult& result) {
 
 // ---- does a process live? -----------------------------------------------------------------------
 
-void Coordinator::probe(int rank) {
+void Coordinator::probe(int rank, milliseconds after) {
     if (probed_.insert(member(rank).process).second)
-        actions_.push_back(action::Probe{member(rank), kFirstProbe});
+        actions_.push_back(action::Probe{member(rank), after});
 }
 
 void Coordinator::on(const event::ProbeResult& result) {
@@ -547,8 +539,7 @@ void Coordinator::on(const event::ProbeResult& result) {
     else if (!result.gone.empty())
         regroup_.gone(rank, result.gone, now_);
     decide();
-    if (is_again() && regroup_.waits_for(rank) && probed_.insert(result.process).second)
-        actions_.push_back(action::Probe{member(rank), kProbePause});
+    if (is_again() && regroup_.waits_for(rank)) probe(rank, kProbePause);
 }
 
 // A rank has no edge to another rank. If this process does not reach the other rank either, the

@@ -147,7 +147,6 @@ class Coordinator {
 
     // A new job.
     void join_first(Client& client);
-    void form_first();
     void refuse(Client& client, bool again, const std::string& why);
     bool tell_status(const std::string& news, const std::string& status);
     // A ring after another.
@@ -163,7 +162,7 @@ class Coordinator {
     void form_again();
     void take_in_newcomers();
     void call_for_newcomers();
-    void probe(int rank);
+    void probe(int rank, std::chrono::milliseconds after = kFirstProbe);
     void visited(Client& newcomer, const event::ProbeResult& result);
     void judge(const Accusation& accusation, const event::ProbeResult& result);
 

@@ -102,7 +102,7 @@ asio::awaitable<void> Listener::greet(Socket& socket, Message& first) {
 asio::awaitable<void> Listener::read_first(Socket socket) {
     std::error_code gone;
     const std::string who = address_text(socket.remote_endpoint(gone));
-    std::string refusal, answer;
+    std::string answer;
     let_in(socket);
     try {
         set_options(socket);
@@ -118,14 +118,21 @@ asio::awaitable<void> Listener::read_first(Socket socket) {
             answer = health_message();
         else if (type == wire::Type::offer && on_offer)
             answer = on_offer();
+        else if (type == wire::Type::join)
+            on_join(std::move(socket),
+                    wire::decode<wire::Join>(first.body, first.header.generation));
+        else if (type == wire::Type::edge && on_edge)
+            on_edge(std::move(socket),
+                    wire::decode<wire::Edge>(first.body, first.header.generation));
         else
-            dispatch(socket, first);
+            fail("its first message is ", wire::name(type), ", not JOIN or EDGE");
     } catch (const wire::NotConvoy& e) {
         turn_away(who, e.what());
         if (e.tls) answer.assign(kTlsAlert, sizeof kTlsAlert);
         if (e.version)
-            refusal = cat("it speaks version ", wire::kVersion, ", you speak ", e.version,
-                          ": run the same build on all machines");
+            answer = wire::encode(
+                wire::Refuse{false, cat("it speaks version ", wire::kVersion, ", you speak ",
+                                        e.version, ": run the same build on all machines")});
     } catch (const TimedOut&) {
         turn_away(who, "it connected and sent nothing");
     } catch (const std::system_error&) {
@@ -133,7 +140,6 @@ asio::awaitable<void> Listener::read_first(Socket socket) {
     } catch (const std::exception& e) {
         turn_away(who, e.what());
     }
-    if (!refusal.empty()) answer = wire::encode(wire::Refuse{false, refusal});
     try {
         if (!answer.empty())
             co_await within(first_message_patience, socket, write_message(socket, answer));
@@ -147,15 +153,6 @@ std::string Listener::health_message() const {
     wire::Health health = on_health();
     if (health.text.size() > kHealthText) health.text = health.text.substr(0, kHealthText) + " …";
     return wire::encode(health);
-}
-
-void Listener::dispatch(Socket& socket, const Message& first) {
-    if (first.header.type == wire::Type::join)
-        on_join(std::move(socket), wire::decode<wire::Join>(first.body, first.header.generation));
-    else if (first.header.type == wire::Type::edge && on_edge)
-        on_edge(std::move(socket), wire::decode<wire::Edge>(first.body, first.header.generation));
-    else
-        fail("its first message is ", wire::name(first.header.type), ", not JOIN or EDGE");
 }
 
 void Listener::turn_away(const std::string& who, const std::string& why) {

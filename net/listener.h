@@ -52,7 +52,6 @@ class Listener {
     void let_in(Socket& socket);
     std::string health_message() const;
     asio::awaitable<void> greet(Socket& socket, Message& first);
-    void dispatch(Socket& socket, const Message& first);
     void turn_away(const std::string& who, const std::string& why);
 
     asio::io_context& io_;

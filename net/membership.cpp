@@ -9,12 +9,10 @@ namespace convoy {
 
 using std::chrono::milliseconds;
 
-namespace {
 // By Phase, as the logs show them.
-constexpr const char* kPhaseNames[] = {"",           "measuring", "data",   "forward",
-                                       "backward",   "reduce",    "update", "average",
-                                       "validation", "checkpoint"};
-}  // namespace
+static constexpr const char* kPhaseNames[] = {"",           "measuring", "data",   "forward",
+                                              "backward",   "reduce",    "update", "average",
+                                              "validation", "checkpoint"};
 
 wire::Heartbeat Progress::heartbeat() const {
     wire::Heartbeat beat;
@@ -34,7 +32,18 @@ Membership::Membership(Log& log, const JoinOptions& options)
       patience_(options.join_timeout),
       listener_(io_, log_, options.access) {
     progress_.since = heard_ = Clock::now();
-    expect_edges();
+    listener_.on_edge = [this](Socket socket, wire::Edge edge) {
+        // More come from ranks that dial again, or from strangers.
+        const uint32_t kind = edge.generation & (wire::kGroupEdge | wire::kLinkEdge);
+        const bool is_wanted =
+            state_ != RankState::kOpen || (edge.job == welcome_.job && kind != 0 &&
+                                           edge.generation == (welcome_.generation | kind));
+        const size_t most = kMostWaitingEdges + 2 * welcome_.peers.size();
+        if (!is_wanted || incoming_edges_.size() >= most)
+            return listener_.log_refusal(cat("refused an edge from rank ", edge.from));
+        incoming_edges_.push_back({std::move(socket), edge});
+        news_.cancel();
+    };
     listener_.on_health = [this] { return health(); };
     listener_.on_offer = [this] {
         if (!what_.empty()) return offer_message(welcome_, what_);
@@ -51,21 +60,6 @@ Membership::Membership(Log& log, const JoinOptions& options)
     };
     spawn(io_.get_executor(), watch_clock());
     thread_ = std::thread([this] { io_.run(); });
-}
-
-void Membership::expect_edges() {
-    listener_.on_edge = [this](Socket socket, wire::Edge edge) {
-        // More come from ranks that dial again, or from strangers.
-        const uint32_t kind = edge.generation & (wire::kGroupEdge | wire::kLinkEdge);
-        const bool is_wanted =
-            state_ != RankState::kOpen || (edge.job == welcome_.job && kind != 0 &&
-                                           edge.generation == (welcome_.generation | kind));
-        const size_t most = kMostWaitingEdges + 2 * welcome_.peers.size();
-        if (!is_wanted || incoming_edges_.size() >= most)
-            return listener_.log_refusal(cat("refused an edge from rank ", edge.from));
-        incoming_edges_.push_back({std::move(socket), edge});
-        news_.cancel();
-    };
 }
 
 Membership::~Membership() {

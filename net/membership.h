@@ -128,7 +128,6 @@ class Membership {
     void handle(const Message& message);
     void handle_abort(const wire::Abort& abort);
     void handle_leave();
-    void expect_edges();
     asio::awaitable<void> note_deaths();
     void note_death(uint64_t process, Clock::time_point in_touch);
     asio::awaitable<void> watch_clock();
