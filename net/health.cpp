@@ -5,9 +5,9 @@
 
 namespace convoy {
 
-asio::awaitable<void> ask_health(Socket& socket, wire::Health& health) {
-    const std::string question = wire::encode_empty(wire::Type::health);
-    co_await write_message(socket, question);
+// Asks whoever is at the other end. Throws as the socket does, or Error.
+static asio::awaitable<void> ask_health(Socket& socket, wire::Health& health) {
+    co_await write_message(socket, wire::encode_empty(wire::Type::health));
     Message answer;
     co_await read_message(socket, wire::kHealthLimit, answer);
     if (answer.header.type != wire::Type::health)

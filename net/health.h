@@ -15,9 +15,6 @@ struct HealthReport {
     std::string text;            // one sentence
 };
 
-// Asks whoever is at the other end. Throws as the socket does, or Error.
-asio::awaitable<void> ask_health(Socket& socket, wire::Health& health);
-
 // What a rank says of itself at its own port.
 struct PeerHealth {
     wire::Health health = {};  // no process: it gave no answer

@@ -218,8 +218,8 @@ void HostSum::wait_for(size_t rank, Count count, uint32_t chunks) {
         futex(other.*count, FUTEX_WAIT, value, &patience);
         const uint64_t progress = board(0).progress;
         moved_ += progress - std::exchange(seen_progress_, progress);
-        const bool elsewhere = is_elsewhere(rank);
-        if (elsewhere && !done(other.*count)) fail_at(rank);  // it counts before it goes on
+        if (is_elsewhere(rank) && !done(other.*count))
+            fail_at(rank);  // it counts before it goes on
         if (look) look();
     }
     --other.sleepers;

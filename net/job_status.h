@@ -28,14 +28,10 @@ class JobStatus {
             if (error_ && !(what_ == wire::End::ring && what != wire::End::ring)) return;
             if (!cause_known_ || error_) cause_ = cause, lost_ = lost;
             what_ = what;
-            if (what == wire::End::job)
-                error_ = std::make_exception_ptr(Error(cause_));
-            else if (what == wire::End::ring)
-                error_ = std::make_exception_ptr(RingBroken(cause_));
-            else if (what == wire::End::cut_off)
-                error_ = std::make_exception_ptr(CutOff(cause_));
-            else
-                error_ = std::make_exception_ptr(LeftBehind(cause_));
+            error_ = what == wire::End::job       ? std::make_exception_ptr(Error(cause_))
+                     : what == wire::End::ring    ? std::make_exception_ptr(RingBroken(cause_))
+                     : what == wire::End::cut_off ? std::make_exception_ptr(CutOff(cause_))
+                                                  : std::make_exception_ptr(LeftBehind(cause_));
             cause_known_ = ended_ = true;
             then = on_end_;
         }

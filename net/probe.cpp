@@ -10,14 +10,10 @@
 
 namespace convoy {
 
-namespace {
-
-constexpr int kPings = 20;
-constexpr size_t kTrialBytes = 256 << 10;  // a first guess at the bandwidth
-constexpr size_t kLongestBytes = 32 << 20;
-constexpr double kLongSeconds = 0.03;  // of a message long enough for TCP to reach its speed
-
-}  // namespace
+static constexpr int kPings = 20;
+static constexpr size_t kTrialBytes = 256 << 10;  // a first guess at the bandwidth
+static constexpr size_t kLongestBytes = 32 << 20;
+static constexpr double kLongSeconds = 0.03;  // of a message long enough for TCP to reach its speed
 
 // Times the edge between this rank and the rank at position `peer`. Both ends call it, and only the
 // result of the left end counts: forward in `[0]`, backward in `[1]`.

@@ -102,8 +102,7 @@ asio::awaitable<void> Rejoin::find_lower_coordinator() {
 asio::awaitable<bool> Rejoin::ask(int candidate, bool believes) {
     if (turn_.is_gone(candidate)) co_return false;
     try {
-        Socket socket = co_await dial_candidate(candidate);
-        auto connection = std::make_shared<Connection>(std::move(socket));
+        auto connection = std::make_shared<Connection>(co_await dial_candidate(candidate));
         connection->send(wire::encode(m_.join_message(step_, planned_)));
         Message answer;
         co_await connection->read(answer, kAskPatience);
@@ -133,12 +132,11 @@ void Rejoin::gone(int candidate) {
 }
 
 asio::awaitable<Socket> Rejoin::dial_candidate(int candidate) {
-    const wire::Welcome& last = m_.welcome();
     if (candidate < 0) {
         std::vector<tcp::endpoint> endpoints{m_.first()};
         co_return co_await dial(endpoints, m_.tls(), kAskPatience);
     }
-    const auto [host, port] = reachable(last.peers[size_t(candidate)].address, m_.first());
+    const auto [host, port] = reachable(m_.welcome().peers[size_t(candidate)].address, m_.first());
     co_return co_await dial(host, port, m_.tls(), kAskPatience);
 }
 

@@ -193,13 +193,9 @@ asio::awaitable<void> Rendezvous::take_offer() {
     if (offer_.what.empty()) offer_ = co_await ask_rank(offer_.peers.front().address, first);
     membership_.log().info("a job of ", counted(offer_.peers.size(), "rank"), " trains there");
     // The job as a newcomer sees it: it comes after the ranks, and there is no ring.
-    welcome_ = {offer_.job,
-                offer_.generation,
-                int(offer_.peers.size()),
-                int(offer_.peers.size()) + 1,
-                offer_.server,
-                offer_.rules,
-                offer_.peers};
+    const int ranks = int(offer_.peers.size());
+    welcome_ = {offer_.job,    offer_.generation, ranks,       ranks + 1,
+                offer_.server, offer_.rules,      offer_.peers};
     welcome_.peers.push_back({host_id(), advertised(), membership_.process()});
 }
 
@@ -275,9 +271,9 @@ asio::awaitable<void> Rendezvous::serve_if_mine() {
     Listener& listener = membership_.listener();
     // A host name that means loopback here (Debian's /etc/hosts does that to one's own name) means
     // this machine's outer address to the others: listen everywhere.
-    const bool own_name = !means_this_machine(options_.host) &&
-                          std::any_of(endpoints.begin(), endpoints.end(),
-                                      [](const auto& e) { return is_loopback(e.address()); });
+    const bool own_name =
+        !means_this_machine(options_.host) &&
+        std::ranges::any_of(endpoints, [](const auto& e) { return is_loopback(e.address()); });
     bool in_use = false;
     for (const tcp::endpoint& endpoint : endpoints)
         if (!own_name) in_use = try_to_listen(endpoint.address()) || in_use;
