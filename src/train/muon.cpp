@@ -67,7 +67,7 @@ void Optimizer::alloc_scratch() {
 
 void Optimizer::update_tensors(const StepState* state) {
     if (state->scale == 0) return;
-    const float decay = options_.weight_decay, momentum = options_.momentum;
+    const float decay = float(config_.weight_decay), momentum = float(config_.momentum);
     for (Param* param : params_.all()) {
         if (!param->decay || param->frozen || !param->own) continue;
         const size_t n = param->shape.elems();

@@ -5,20 +5,10 @@
 
 namespace convoy {
 
-OptimizerOptions::OptimizerOptions(const Config& config)
-    : kind(config.optimizer),
-      adamw(kind == OptimizerKind::kAdamw),
-      momentum(float(config.momentum)),
-      weight_decay(float(config.weight_decay)),
-      clip_norm(float(config.clip_norm)),
-      ema(config.ema),
-      layer_decay(config.lr_decay_layers),
-      outer(config.outer != OuterKind::kOff) {}
-
-Optimizer::Optimizer(const OptimizerOptions& options, Params& params, Backend& backend)
-    : options_(options), params_(params), backend_(backend) {
-    params.state_size = options.ema > 0 ? params.updated_size : params.trained_size;
-    average_ = options.adamw ? 2 : 1;
+Optimizer::Optimizer(const Config& config, Params& params, Backend& backend)
+    : config_(config), params_(params), backend_(backend) {
+    params.state_size = config.ema > 0 ? params.updated_size : params.trained_size;
+    average_ = is_adamw() ? 2 : 1;
     for (size_t i = 0; i < state_names().size(); ++i)
         state_.push_back(backend.alloc(std::max<size_t>(params.state_size, 1)));
     for (const Param* param : params.all()) layers_.insert(param->layer);
@@ -40,14 +30,14 @@ Optimizer::Optimizer(const OptimizerOptions& options, Params& params, Backend& b
 // The last layer has the full learning rate.
 float Optimizer::rate_of(const Param& param) const {
     const auto above = std::distance(layers_.upper_bound(param.layer), layers_.end());
-    return float(std::pow(options_.layer_decay, double(-above)));
+    return float(std::pow(config_.lr_decay_layers, double(-above)));
 }
 
 std::vector<std::string> Optimizer::state_names() const {
     std::vector<std::string> names = {"momentum"};
-    if (options_.adamw) names = {"mean", "square"};
-    if (options_.ema > 0) names.push_back(kAverageState);
-    if (options_.outer) names.push_back(kOuterState);
+    if (is_adamw()) names = {"mean", "square"};
+    if (config_.ema > 0) names.push_back(kAverageState);
+    if (has_outer()) names.push_back(kOuterState);
     return names;
 }
 
@@ -60,15 +50,15 @@ std::vector<std::span<float>> Optimizer::arenas() const {
 StepState Optimizer::next(double lr, int64_t steps) const {
     StepState state;
     state.lr = float(lr);
-    state.bias1 = float(1 - std::pow(double(options_.momentum), steps + 1));
+    state.bias1 = float(1 - std::pow(double(float(config_.momentum)), steps + 1));
     state.bias2 = float(1 - std::pow(double(kBeta2), steps + 1));
     const double t = double(steps);
-    state.part = steps == 0 ? 1 : float(1 - std::min(options_.ema, (1 + t) / (10 + t)));
+    state.part = steps == 0 ? 1 : float(1 - std::min(config_.ema, (1 + t) / (10 + t)));
     return state;
 }
 
 void Optimizer::swap_average(bool all) {
-    if (options_.ema == 0 || steps_done == 0) return;
+    if (config_.ema == 0 || steps_done == 0) return;
     const std::vector<Params::Range> whole = {{0, params_.updated_size}};
     for (const auto& [begin, end] : all ? whole : params_.owned) {
         float *w = params_.weights + begin, *mean = state_[average_] + begin;
@@ -86,6 +76,7 @@ void Optimizer::update() {
 
 void Optimizer::update(Backend& backend, const Part& part) {
     StepState* state = &part.block->state;
+    const float momentum = float(config_.momentum);
     // Includes the statistics and the counters, which follow the gradients.
     backend.check_finite(part.grads, part.end - part.begin + StepCounters::kSize,
                          part.block->counters + StepCounters::kCount, state);
@@ -93,7 +84,7 @@ void Optimizer::update(Backend& backend, const Part& part) {
         float* squares = part.block->counters + StepCounters::kSquares;
         // If params are on other ranks, the counters hold the sum of squares (pipeline.cpp).
         if (params_.is_whole) backend.sum_squares(part.grads, params_.trained_size, squares);
-        backend.clip(squares, options_.clip_norm, state);
+        backend.clip(squares, float(config_.clip_norm), state);
     }
     const auto each = [&](const std::vector<Segment>& segments, const auto& op) {
         for (const Segment& s : segments) {
@@ -103,13 +94,13 @@ void Optimizer::update(Backend& backend, const Part& part) {
         }
     };
     each(segments_, [&](float* w, const float* g, size_t at, size_t n, const Segment& s) {
-        const float decay = s.decay ? options_.weight_decay : 0, rate = s.rate;
+        const float decay = s.decay ? float(config_.weight_decay) : 0, rate = s.rate;
         if (by_tensor() && s.decay) return;
-        if (options_.adamw)
-            backend.adamw(w, g, part.state[0] + at, part.state[1] + at, n, state, options_.momentum,
-                          kBeta2, 1e-8f, decay, rate);
+        if (is_adamw())
+            backend.adamw(w, g, part.state[0] + at, part.state[1] + at, n, state, momentum, kBeta2,
+                          1e-8f, decay, rate);
         else
-            backend.sgd(w, g, part.state[0] + at, n, state, options_.momentum, decay,
+            backend.sgd(w, g, part.state[0] + at, n, state, momentum, decay,
                         /*nesterov=*/false, rate);
     });
     if (by_tensor()) update_tensors(state);
@@ -117,7 +108,7 @@ void Optimizer::update(Backend& backend, const Part& part) {
     each(running_, [&](float* w, const float* g, size_t, size_t n, auto...) {
         backend.moving_mean(w, g, n, state, kPart);
     });
-    if (options_.ema == 0) return;
+    if (config_.ema == 0) return;
     for (const auto* segments : {&segments_, &running_})
         each(*segments, [&](float* w, const float*, size_t at, size_t n, auto...) {
             backend.average(part.state[average_] + at, w, n, state);

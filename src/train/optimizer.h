@@ -12,18 +12,6 @@
 
 namespace convoy {
 
-struct OptimizerOptions {
-    OptimizerOptions(const Config& config);
-    OptimizerKind kind;
-    bool adamw;      // with two moments; else SGD or Muon, with momentum
-    float momentum;  // AdamW's β1
-    float weight_decay;
-    float clip_norm;  // 0: no clipping
-    double ema;       // decay of the moving average of weights; 0: no average
-    double layer_decay;
-    bool outer;  // --sync diloco: keeps a momentum for the outer optimizer
-};
-
 constexpr float kBeta2 = 0.999f;  // AdamW's; β1 is --momentum
 constexpr const char* kOuterState = "outer";
 // --ema: a moving average of weights and statistics, which is validated and saved as the model:
@@ -34,7 +22,7 @@ class Optimizer {
  public:
     // Allocates the state, all zeros: one arena for sgd, two for adamw, one more each for --ema and
     // DiLoCo. The backend and the parameters must outlive the optimizer.
-    Optimizer(const OptimizerOptions& options, Params& params, Backend& backend);
+    Optimizer(const Config& config, Params& params, Backend& backend);
 
     // The StepState of the step after `steps`, which the host writes to the arena before update().
     StepState next(double lr, int64_t steps) const;
@@ -51,12 +39,12 @@ class Optimizer {
     };
     void update(Backend& backend, const Part& part);
     // Muon updates each tensor separately, so this rank must have whole tensors.
-    bool by_tensor() const { return options_.kind == OptimizerKind::kMuon; }
+    bool by_tensor() const { return config_.optimizer == OptimizerKind::kMuon; }
 
     // With --ema, after the first step: exchanges the average and the weights, of own params or
     // with `all` of all params. This overwrites the gradients. In all other cases it does nothing.
     void swap_average(bool all = false);
-    bool clips() const { return options_.clip_norm > 0; }
+    bool clips() const { return config_.clip_norm > 0; }
 
     int64_t steps_done = 0;  // AdamW's t: the trainer counts steps that changed the weights
     // The state arenas, each of Params::state_size, and their names.
@@ -65,12 +53,13 @@ class Optimizer {
     // In device memory: the weights, then each state arena.
     std::vector<std::span<float>> arenas() const;
     // The momentum of DiLoCo, which weight_average.h updates, or null; and the other state arenas.
-    float* outer() const { return options_.outer ? state_.back() : nullptr; }
-    std::span<float* const> inner() const {
-        return {state_.data(), state_.size() - options_.outer};
-    }
+    float* outer() const { return has_outer() ? state_.back() : nullptr; }
+    std::span<float* const> inner() const { return {state_.data(), state_.size() - has_outer()}; }
 
  private:
+    bool has_outer() const { return config_.outer != OuterKind::kOff; }
+    // With two moments; else SGD or Muon, with momentum.
+    bool is_adamw() const { return config_.optimizer == OptimizerKind::kAdamw; }
     float rate_of(const Param& param) const;
     void alloc_scratch();
     void update_tensors(const StepState* state);
@@ -79,7 +68,7 @@ class Optimizer {
         bool decay;
         float rate;  // factor of the learning rate
     };
-    const OptimizerOptions options_;
+    const Config config_;
     Params& params_;
     Backend& backend_;
     std::vector<float*> state_;
