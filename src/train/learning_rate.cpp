@@ -31,11 +31,8 @@ double learning_rate(const Config& config, double base, int64_t step, int64_t to
 
 double base_learning_rate(const Config& config, bool has_batch_norm) {
     if (config.lr > 0) return config.lr;
-    switch (config.optimizer) {
-        case OptimizerKind::kSgd: break;
-        case OptimizerKind::kAdamw: return 1e-3;
-        case OptimizerKind::kMuon: return 0.02;
-    }
+    if (config.optimizer == OptimizerKind::kAdamw) return 1e-3;
+    if (config.optimizer == OptimizerKind::kMuon) return 0.02;
     return has_batch_norm ? 0.1 * double(config.batch) / 256 : 0.01 * double(config.batch) / 128;
 }
 
