@@ -1,14 +1,10 @@
 // bench_data.cpp — the stages one by one, then together.
 #include <algorithm>
-#include <functional>
 
 #include "data/decode.h"
 #include "data/decoded_cache.h"
-#include "data/loader.h"
 #include "src/base/check.h"
-#include "src/base/clock.h"
 #include "src/bench/bench.h"
-#include "src/train/input.h"
 
 namespace convoy {
 namespace {

@@ -1,7 +1,6 @@
 // bench_kernels.cpp — times each op of real training steps of the built-in models.
 #include <algorithm>
 #include <map>
-#include <vector>
 
 #include "net/null_communicator.h"
 #include "src/base/trace.h"

@@ -2,15 +2,11 @@
 #include <algorithm>
 #include <fstream>
 #include <optional>
-#include <ranges>
 #include <thread>
 
 #include "data/order.h"
-#include "src/base/check.h"
-#include "src/base/clock.h"
 #include "src/bench/bench.h"
 #include "src/bench/op_backend.h"
-#include "src/job/device_choice.h"
 #include "src/job/job_setup.h"
 #include "src/train/input.h"
 #include "src/train/trainer.h"

@@ -1,7 +1,6 @@
 // job_setup.h — what is trained, on which images and by which shares: agreed on before step 1.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>

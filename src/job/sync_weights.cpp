@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "src/base/text.h"
 
 namespace convoy {
 

@@ -18,7 +18,6 @@
 #pragma once
 
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "src/job/sync_weights.h"

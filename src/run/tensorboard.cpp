@@ -14,7 +14,6 @@
 #include "src/base/check.h"
 #include "src/base/number.h"
 #include "src/base/protobuf.h"
-#include "src/base/text.h"
 
 namespace convoy {
 

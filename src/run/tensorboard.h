@@ -9,7 +9,6 @@
 // older files. So curves do not jump back after --resume, or when another rank takes over.
 #pragma once
 
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>

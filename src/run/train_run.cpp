@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "src/base/check.h"
-#include "src/base/text.h"
 #include "src/train/learning_rate.h"
 
 namespace convoy {

@@ -12,7 +12,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "net/communicator.h"
 #include "src/base/check.h"
 #include "src/base/number.h"
 #include "src/base/text.h"

@@ -8,7 +8,6 @@
 //   host      fetch_ahead(i+1), waits for step i, take(i+1), …
 #pragma once
 
-#include <utility>
 #include <vector>
 
 #include "data/loader.h"
