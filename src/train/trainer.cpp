@@ -6,7 +6,7 @@
 namespace convoy {
 
 StepResult Trainer::step(const Batch& own, const Position& at, double lr, const Batch* next) {
-    const Span span(track_, kTraceStep, at.step + 1, own.n);
+    const Span span(options_.track, kTraceStep, at.step + 1, own.n);
     communicator_.set_progress(step_ = at.step, Phase::kForward);
     const Batch& batch = passes_.take(own);
     sync_->begin(batch);  // the weights are those of this step
@@ -46,7 +46,7 @@ std::span<MicroBatch> Trainer::load(const Batch& batch, const Position& at, doub
     second_labels_ = batch.second_labels, first_parts_ = batch.first_parts;
     group_bounds(batch.positions, batch.global_wanted, options_.config.bn_group, groups_);
     const bool traced = at.step + 1 >= options_.first_traced && at.step + 1 <= options_.last_traced;
-    layer_trace_.device = traced ? device_ : nullptr;
+    layer_trace_.device = traced ? options_.device : nullptr;
     pass_ = {true,     {uint64_t(options_.config.seed), uint32_t(at.epoch)},
              samples_, groups_,
              true,     layer_trace_};
@@ -54,7 +54,7 @@ std::span<MicroBatch> Trainer::load(const Batch& batch, const Position& at, doub
     for (MicroBatch& part : parts) {
         part.model = &model_, part.backend = &backend_;
         part.listener = part.is_last ? static_cast<GradListener*>(sync_.get()) : &nobody_;
-        part.track = track_, part.device = device_;
+        part.track = options_.track, part.device = options_.device;
         part.sums = model_.params().counters() + StepCounters::kLoss;
         if (x_) part.x = x_.images(part.begin, part.end);
     }
@@ -91,19 +91,19 @@ void Trainer::backward(MicroBatch& part) {
 
 bool Trainer::finish() {
     communicator_.set_progress(step_, Phase::kReduce);
-    const Span span(track_, kTraceWaitSums);
+    const Span span(options_.track, kTraceWaitSums);
     return sync_->finish();
 }
 
 void Trainer::update() {
     communicator_.set_progress(step_, Phase::kUpdate);
-    const Span span(track_, kTraceUpdate, 0, 0, device_);
+    const Span span(options_.track, kTraceUpdate, 0, 0, options_.device);
     optimizer_.update();
 }
 
 StepResult Trainer::read_counters(const Position& at) {
     StepBlock block;
-    Span waits(track_, kTraceDevice);
+    Span waits(options_.track, kTraceDevice);
     backend_.download(&block, model_.params().block(), sizeof block);  // the host waits only here
     waits.end();
     if (block.state.first_bad >= 0) fail_at(size_t(block.state.first_bad), at);
@@ -124,7 +124,7 @@ void Trainer::meet(StepResult& result, const Position& at, bool must) {
     const bool is_due = sync_->meeting(at.step) == Sync::Meeting::kNow;
     if (result.met || !(must || stops || is_due)) return;
     communicator_.set_progress(at.step, Phase::kAverage);
-    const Span span(track_, kTraceAverage, at.step);
+    const Span span(options_.track, kTraceAverage, at.step);
     sync_->meet(own_);
     result.met = true;
     if (result.of_all) return;
@@ -166,10 +166,8 @@ Trainer::Trainer(const TrainerOptions& options, Backend& backend, Communicator& 
       cutter_(sync_->images(model), model.max_batch(),
               model.has_batch_norm() ? options.config.bn_group : 0),
       graph_(backend, why_no_graph(backend, communicator.world()).empty() ? options.config.graph
-                                                                          : GraphMode::kOff),
-      track_(options.track),
-      device_(options.device) {
-    if (track_) layer_trace_ = model.trace(*options.tracer, track_);
+                                                                          : GraphMode::kOff) {
+    if (options.track) layer_trace_ = model.trace(*options.tracer, options.track);
     // Recorded steps read these vectors, so their memory must not move.
     const size_t most = size_t(model.max_batch());
     labels_.reserve(most), samples_.reserve(most), groups_.reserve(most + 1);

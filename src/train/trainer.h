@@ -64,11 +64,6 @@ class Trainer {
     bool trace_agreed() const { return trace_agreed_; }  // a rank asked for a trace
     // With --clip-norm: the norm of the last step before clipping.
     double gradient_norm() const { return gradient_norm_; }
-    // Changes the tracks of later steps; null: no trace.
-    void record(Track* track, SpanSink* device) {
-        track_ = layer_trace_.track = track;
-        device_ = device;
-    }
     // The reason why CONVOY_GRAPH=auto stopped recording steps, returned once; else "".
     std::string take_graph_failure() { return graph_.take_failure(); }
     double seconds_waited_for_network() const { return sync_->seconds_waited(); }
@@ -103,8 +98,6 @@ class Trainer {
     BatchCutter cutter_;
     StepGraph graph_;
     GradListener nobody_;
-    Track* track_;
-    SpanSink* device_;
     LayerTrace layer_trace_;
     // The current batch; a recorded step reads it at these addresses.
     Pass pass_;
