@@ -10,7 +10,6 @@
 #include "data/decode.h"
 #include "data/large_image.h"
 #include "data/parallel.h"
-#include "data/storage.h"
 #include "src/base/check.h"
 #include "src/base/random.h"
 #include "src/base/terminal.h"

@@ -8,7 +8,6 @@
 #include <opencv2/core/utils/logger.hpp>
 #include <opencv2/imgcodecs.hpp>
 #include <opencv2/imgproc.hpp>
-#include <string_view>
 
 #include "data/jpeg.h"
 #include "data/large_image.h"

@@ -5,9 +5,7 @@
 #include <numeric>
 #include <utility>
 
-#include "data/decode.h"
 #include "data/large_image.h"
-#include "data/storage.h"
 #include "src/base/check.h"
 #include "src/base/clock.h"
 

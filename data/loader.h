@@ -15,7 +15,6 @@
 #include "data/augment.h"
 #include "data/decode.h"
 #include "data/order.h"
-#include "data/resize.h"
 #include "data/source.h"
 #include "src/base/trace.h"
 

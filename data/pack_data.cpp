@@ -10,7 +10,6 @@
 #include <optional>
 #include <set>
 
-#include "data/decode.h"
 #include "data/index.h"
 #include "data/large_image.h"
 #include "data/order.h"

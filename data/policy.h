@@ -3,7 +3,6 @@
 // pure: `random` is at the start of its sequence for (seed, epoch, sample).
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 

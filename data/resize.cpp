@@ -9,7 +9,6 @@
 // are in fixed point. Rows and columns outside the window are not computed.
 #include "data/resize.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "src/base/check.h"

@@ -1,7 +1,6 @@
 // shard_source.h — a source whose samples are in shards: it reads bytes at the offsets of an index.
 #pragma once
 
-#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>

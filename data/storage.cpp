@@ -13,7 +13,6 @@
 
 #include "data/http.h"
 #include "data/remote.h"
-#include "src/base/check.h"
 #include "src/base/text.h"
 
 namespace convoy {

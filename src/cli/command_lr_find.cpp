@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "src/base/check.h"
-#include "src/base/table.h"
 #include "src/cli/commands.h"
 #include "src/report/html.h"
 

@@ -34,7 +34,6 @@ struct StepCounters {
         kBad = 8,      // ranks whose stage has gradients that are not finite
         kSquares = 9,  // sum of squares of the gradients (--clip-norm), written after the sums
         kTrace = 10,   // ranks that ask for a trace of the last steps
-        kImages = 11,  // images trained since the last average (--sync average)
         kSize = 16,    // one cache line
     };
 };

@@ -23,7 +23,6 @@
 #include "src/base/check.h"
 #include "src/base/clock.h"
 #include "src/base/number.h"
-#include "src/base/text.h"
 #include "src/page/assets.h"
 
 namespace convoy {

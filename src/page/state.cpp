@@ -7,7 +7,6 @@
 #include <filesystem>
 
 #include "src/base/check.h"
-#include "src/base/text.h"
 
 namespace convoy {
 

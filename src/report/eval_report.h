@@ -1,7 +1,6 @@
 // eval_report.h — the quality of a trained model, as a page for people and as JSON for programs.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "src/checkpoint/checkpoint.h"
