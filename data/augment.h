@@ -75,8 +75,7 @@ struct RowBuffers {
     std::vector<PixelStep> steps = {};
 };
 
-// Resizes, changes and normalises the part. Writes size.elems() floats to `row`. Does not mix
-// images.
+// Resizes, changes and normalises the part, but does not mix. Writes size.elems() floats to `row`.
 void input_row(const Image& part, const Preprocess& how, uint32_t epoch, uint64_t sample,
                RowBuffers& buffers, float* row);
 

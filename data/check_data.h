@@ -11,8 +11,7 @@ namespace convoy {
 // Decodes all of `set` with `threads` threads, and prints a report to `out`, as text or as one JSON
 // object: each bad image with the cause, images and bad images per class, how uneven the classes
 // are, formats, the range of sizes, and images with the same bytes in two classes or in training
-// and validation. Returns the number of bad images, including samples that the index of a shard
-// leaves out.
+// and validation. Returns the number of bad images, with the samples that an index leaves out.
 int64_t check_data(const DataSet& set, int threads, int64_t max_pixels, bool as_json,
                    std::FILE* out, Log& log);
 

@@ -85,8 +85,7 @@ class PartSource final : public ChangedSource {
 };
 
 // Holds back round(part · n) images of each class, at least one and not all. The draw of an image
-// depends on (seed, key) alone, so a new image does not move the others. Returns {training, held
-// back}.
+// depends on (seed, key) alone: a new image does not move the others. Returns {training, held}.
 std::pair<SourcePtr, SourcePtr> split_off(const SourcePtr& whole, float part, uint64_t seed) {
     if (!(part > 0 && part < 1)) fail("--val-split ", part, " is not between 0 and 1");
     if (whole->size() > UINT32_MAX) fail("--val-split of more than ", UINT32_MAX, " images");

@@ -82,8 +82,7 @@ bool is_shard(const std::string& name);
 ShardIndex scan_shard(const StoragePtr& storage, ShardFormat format,
                       std::span<const uint8_t> idx_labels = {});
 
-// Converts indexes to the content of the file, and back. unpack_index throws Error if the bytes are
-// no valid index.
+// Converts indexes to the content of the file, and back. Throws Error if the index is not valid.
 using NamedIndex = std::pair<std::string, const ShardIndex*>;
 std::vector<uint8_t> pack_index(std::span<const NamedIndex> shards);
 std::map<std::string, ShardIndex> unpack_index(std::span<const uint8_t> bytes);

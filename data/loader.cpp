@@ -220,8 +220,7 @@ int64_t Loader::rows(const Slice& step) const {
     return own + (how_.changes.mix() && options_.parts.empty() && own > 0 && own < step.size);
 }
 
-// After this rank's own samples comes the partner of the first: the sample before it, or the last
-// of the slice.
+// After this rank's samples comes the first one's partner: the one before it, or the slice's last.
 uint64_t Loader::sample_of(const Slice& step, int64_t row) const {
     const int64_t before = (step.first + step.size - 1) % step.size - step.first;
     const int64_t at = step.own.begin + (row < step.own.size() ? row : before);
@@ -264,8 +263,7 @@ void Loader::make_row(Buffers& buffers, Slot& slot, size_t row) {
     input_row(image, how_, epoch_, sample, buffers.row, out);
 }
 
-// Mixes each row with the one before it. Begins with the last row, so that the row before is not
-// mixed yet.
+// Mixes each row with the one before it. The last row comes first: its partner is not mixed yet.
 void Loader::mix(Slot& slot) {
     Batch& batch = slot.batch;
     const auto [H, W, C] = how_.size;

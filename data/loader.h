@@ -78,8 +78,7 @@ class Loader {
     // Starts (again) at `consumed` samples into `epoch`, and drops all prefetched batches.
     void start(uint32_t epoch, int64_t consumed);
     // The next step's batch; blocks until it is filled. nullptr at the end of the epoch. Rethrows
-    // an exception of a decode thread. A bad image throws nothing: it is left out, named once,
-    // counted.
+    // an exception of a decode thread, but leaves out a bad image, names it once and counts it.
     Batch* next();
     // The batch that next() will return, if it is filled already, else null. Valid until next() or
     // start(); the loader owns it.

@@ -68,8 +68,7 @@ class Order {
 uint64_t parse_shuffle(const std::string& text);
 
 // The part of `rank` in a slice of `count` samples. The parts are contiguous, in the order of
-// ranks, and together exactly [0, count). Their sizes are proportional to `shares`: one weight per
-// rank, not all 0.
+// ranks, and together exactly [0, count), in proportion to `shares`: a weight per rank, not all 0.
 Range share_of(int64_t count, std::span<const double> shares, int rank);
 
 // The size of the largest part.

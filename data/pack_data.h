@@ -32,8 +32,7 @@ struct PackOptions {
 //
 // The bytes depend on `set` and the options, but not on threads. Shards that an earlier run with
 // the same set and options has finished are kept. Images that cannot be read are left out and
-// named. Throws Error: the folder holds other files, the disk is full, too many images are left
-// out.
+// named. Throws Error: the folder holds other files, the disk is full, too many are left out.
 void pack_data(const DataSet& set, const PackOptions& options, Log& log);
 
 }  // namespace convoy

@@ -86,8 +86,7 @@ void blend_images(const Image& from, float factor, Image& to) {
     blend_bytes(from.pixels.data(), to.pixels.size(), factor, to.pixels.data());
 }
 
-// The mean of 3x3 pixels; the middle one counts five times. row, C: bytes to the next row and
-// column.
+// The mean of 3x3 pixels; the middle one counts 5 times. row, C: bytes to the next row, column.
 void blur_row(const uint8_t* __restrict in, ptrdiff_t row, ptrdiff_t C, ptrdiff_t n,
               uint8_t* __restrict out) {
     constexpr float kSide = 1 / 13.0f, kMiddle = 5 / 13.0f;
@@ -111,8 +110,7 @@ void blur(const Image& image, Image& blurred) {
 }
 
 // Converts to 8-bit hue, saturation and value, and back with another hue. Tables hold the values
-// that the hue alone decides. There are no branches, because neighbouring pixels would take
-// different ones.
+// that the hue alone decides. No branches: neighbouring pixels would take different ones.
 void turn_hue(Image& image, int turn) {
     // Which of v, p, q, t (0 to 3) are red, green and blue, for each sixth of the circle.
     static constexpr uint8_t kOrders[6][3] = {{0, 3, 1}, {2, 0, 1}, {1, 0, 3},

@@ -34,8 +34,7 @@ class ByteStream {
     explicit ByteStream(StoragePtr storage, size_t block = 1 << 20);
     const std::string& name() const { return storage_->name(); }
     uint64_t offset() const { return at_ - left_.size(); }  // of the next bytes
-    // The rest of the block, or the next one; valid until the next call. Empty at the end. Throws
-    // Error.
+    // The rest of the block, or the next one, until the next call; empty at the end. Throws Error.
     std::span<const uint8_t> next();
     // The next n bytes into `out`; fewer at the end. Grows with what is read.
     void take(uint64_t n, std::vector<uint8_t>& out);

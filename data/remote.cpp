@@ -297,8 +297,7 @@ class RemoteFetcher {
                 answer.fault += cat("; tried ", tries, " times in ", tried);
             if (is_over) return answer;
             if (tries == 1) log_.notice(where.name, ": ", answer.fault, "; trying again");
-            // The wait doubles each time. It differs by URL, so that requests do not all come at
-            // once.
+            // The wait doubles each time. It differs by URL, to spread the requests.
             const double spread = 0.5 + double(hash_bytes(where.url) % 16) / 16,
                          wait = spread * std::min(0.25 * std::exp2(fruitless++), 8.0);
             pause(std::max(answer.wait, wait));

@@ -28,8 +28,7 @@ struct RemoteOptions {
 // The threads and the folder that all remote storages share.
 class Remote {
  public:
-    // The log gets a line when a server fails and when it answers again. It must outlive the
-    // storages.
+    // log: gets a line when a server fails or answers again, and must outlive the storages.
     Remote(const RemoteOptions& options, Log& log);
 
     // Contacts no server: a missing object becomes an Error of the first size() or read(). Throws

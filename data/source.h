@@ -31,11 +31,9 @@ class Source {
     // The name of the file, or of the sample in its shard, unchanged: any bytes. May read the
     // shard; does not throw.
     virtual std::string title(size_t i) const { return name(i); }
-    // Reads the encoded bytes of sample i into `bytes` (resized). Throws Error with the sample and
-    // the cause.
+    // Reads sample i's encoded bytes into `bytes` (resized). Throws Error with sample and cause.
     virtual void read(size_t i, std::vector<uint8_t>& bytes) const = 0;
-    // Samples in each shard; they are numbered one shard after the other. Loose files are one
-    // shard.
+    // Samples per shard, which are numbered shard after shard. Loose files are one shard.
     std::vector<uint64_t> shard_sizes() const {
         std::vector<uint64_t> sizes;
         for (const Visit& visit : in_order()) sizes.push_back(visit.end - visit.begin);
@@ -55,8 +53,7 @@ class Source {
         read(i, all);
         return all.size();
     }
-    // A number that depends only on sample i, not on the other samples. --val-split uses it to
-    // choose.
+    // A number that depends on sample i alone. --val-split uses it to choose.
     virtual uint64_t key(size_t i) const { return i; }
 
     const std::vector<uint64_t>& shard_begins() const { return shard_begins_; }

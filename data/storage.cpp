@@ -18,8 +18,7 @@
 namespace convoy {
 namespace {
 
-// The most shards that stay open. A process may be limited to 1,024 open files, and a set may have
-// more shards.
+// The most shards that stay open: a process may be limited to 1,024 open files.
 constexpr int kMostOpen = 512;
 std::atomic<int> open_files = 0;
 

@@ -30,8 +30,7 @@ class Storage {
 
     const std::string& name() const { return name_; }  // path or URL, for people
     virtual uint64_t size() const = 0;                 // in bytes
-    // A number that differs after the content has changed (the time of the last change); 0:
-    // unknown.
+    // A number that a change of the content changes (the time of that change); 0: unknown.
     virtual uint64_t stamp() const { return 0; }
     // Fills `bytes` from `offset` on, and blocks until they are here. Throws Error with the storage
     // and the offset if the bytes cannot be read, or if the storage ends too early. Many threads

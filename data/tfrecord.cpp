@@ -8,8 +8,7 @@
 //
 //   Feature { bytes_list = 1: { value = 1 }   float_list = 2   int64_list = 3: { value = 1 } }
 //
-// This is not done by protobuf's library, because an index must know where in the file an image
-// begins.
+// Protobuf's library cannot do this: an index must know where in the file an image begins.
 #include <optional>
 #include <string_view>
 

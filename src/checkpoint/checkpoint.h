@@ -27,8 +27,7 @@
 
 namespace convoy {
 
-// Everything except the weights that turns pixels into classes: enough to use a model without its
-// run.
+// What turns pixels into classes, except the weights: enough to use a model without its run.
 struct ModelCard {
     std::string model_name, model_text;
     InputSize size;
@@ -62,8 +61,7 @@ struct Checkpoint {
 
 // Writes RUN/step-<position.step> and swaps `latest`, and `best` if `is_best`. Then removes all
 // checkpoints except the newest `keep` and the best. Returns the folder. On failure, such as a full
-// disk, keeps the older checkpoints, removes the unfinished one and throws Error. `log` shows the
-// progress.
+// disk, keeps the older checkpoints, removes the unfinished one and throws Error.
 std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
                             const ModelCard& card, Model& model, Optimizer& optimizer,
                             Backend& backend, bool is_best, int keep, Log& log);
@@ -77,8 +75,7 @@ Checkpoint load_checkpoint(const std::string& path, Log& log);
 // Copies a checkpoint into model and optimizer. Throws Error if anything does not fit.
 void restore(const Checkpoint& checkpoint, Model& model, Optimizer& optimizer, Backend& backend);
 
-// Options of the run that wrote a model file, from the meta.json in the same folder; empty without
-// one.
+// Options of the run that wrote a model file, from the meta.json next to it; empty without one.
 std::map<std::string, std::string> settings_beside(const std::string& model_file);
 
 // The model file that PATH means: a .safetensors file itself, that of a checkpoint, or that of the

@@ -1,7 +1,6 @@
 // onnx.cpp — see onnx.h. The numbers of fields are from onnx.proto.
 //
-// The graph follows the model's text instead of its layers, because a layer may fuse several lines
-// of the text.
+// The graph follows the model's text, not its layers, because a layer may fuse several lines.
 #include "src/checkpoint/onnx.h"
 
 #include <climits>

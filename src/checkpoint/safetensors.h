@@ -36,8 +36,7 @@ SafeTensors read_safetensors(const std::string& path);
 void write_safetensors(const std::string& path, const SafeTensors& content,
                        ProgressBar* bar = nullptr);
 
-// dtype: F64, F32, F16, BF16 or I64. The bytes of a number, 0 for another type; and numbers as
-// floats.
+// dtype: F64, F32, F16, BF16 or I64. The bytes of a number (0: another type); numbers as floats.
 size_t size_of(const std::string& dtype);
 std::vector<float> to_floats(const std::string& dtype, std::span<const char> bytes);
 

@@ -7,8 +7,7 @@
 //   NAME/byteorder   "little"; may be missing
 //
 // Reading is safe with files from strangers: nothing is run (pickle.h), members have checksums, a
-// tensor must lie within its storage, and members and tensors may not take much more memory than
-// the file.
+// tensor must lie within its storage, and nothing may take much more memory than the file.
 #pragma once
 
 #include "src/base/log.h"

@@ -17,8 +17,7 @@ namespace convoy {
 SafeTensors export_weights(Model& model, Backend& backend, int64_t steps = 0);
 
 struct ImportReport {
-    // Names of tensors. fresh: initialised randomly, because the file lacks them or has another
-    // shape.
+    // Names of tensors. fresh: initialised randomly, as the file lacks them or has another shape.
     std::vector<std::string> loaded, fresh, unused;
     std::string text() const;  // for the log
 };

@@ -1,6 +1,5 @@
 // command_lr_find.cpp — tune --lr: trains a short run whose learning rate rises until the loss
-// diverges, and suggests a rate. Smith, "Cyclical Learning Rates for Training Neural Networks"
-// (2017).
+// diverges, and suggests one. Smith, "Cyclical Learning Rates for Training Neural Networks" (2017)
 #include <algorithm>
 #include <cmath>
 #include <fstream>

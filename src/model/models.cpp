@@ -220,8 +220,7 @@ std::string efficientnet_b0() {
            "avgpool 1\ndropout 0.2\nlinear classifier.1 out classes\n";
 }
 
-// Radosavovic, Kosaraju, Girshick, He, Dollár, "Designing Network Design Spaces" (2020). A group
-// has 8 channels.
+// Radosavovic et al., "Designing Network Design Spaces" (2020). A group has 8 channels.
 std::string regnet_y_400mf() {
     std::string text =
         "input 224\n" + conv_norm_act("stem", 32, " size 3 stride 2 pad 1", "", "relu");

@@ -25,8 +25,7 @@ class PageServer {
  public:
     // Begins to serve at `page`; `state` must outlive the server. Throws Error if it cannot.
     PageServer(const std::string& page, const PageState& state);
-    // Waits up to three seconds, so that viewers get the last state; without viewers it does not
-    // wait.
+    // Waits up to three seconds if there are viewers, so that they get the last state.
     ~PageServer();
     // The URL to open in a browser, with the token. host: this machine's name for other machines,
     // used if the server listens on all its addresses.

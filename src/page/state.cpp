@@ -51,8 +51,7 @@ std::string sentence(const std::string& name, const json& event) {
     return "";
 }
 
-// The fraction of time in which a rank computes; for an older log, the fraction in which the rank
-// does not wait.
+// The fraction of time in which a rank computes, or, in an older log, in which it does not wait.
 double compute_part(const json& rank) {
     const double waits = json_number(rank, "data_wait") + json_number(rank, "net_wait");
     const double told = json_number(rank, "compute");

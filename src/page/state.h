@@ -1,6 +1,5 @@
 // state.h — the state of a run that the page and /metrics show. It is made only from the events of
-// RUN/log.jsonl, so a training run (RunLog passes on each event) and a finished run (trainer page)
-// look the same.
+// RUN/log.jsonl, so a training run (RunLog passes on each event) and a finished one look the same.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +13,7 @@
 
 namespace convoy {
 
-// A field of an object from outside: NaN or "" if it is missing or has another type. Long texts are
-// cut.
+// A field of an object from outside: NaN or "" if it has another type or none. Long texts are cut.
 double json_number(const nlohmann::json& of, const char* name);
 std::string json_text(const nlohmann::json& of, const char* name);
 

@@ -38,8 +38,7 @@ class Explainer {
 };
 
 // The picture (an input row, normalised as in the model's card) enlarged to at least 224 pixels,
-// and to its right the same picture under the map, whose colours go from blue (least) to red
-// (most).
+// and to its right the picture under the map, in colours from blue (least) to red (most).
 Image heat_picture(const float* row, const Preprocess& how, std::span<const float> map, int H,
                    int W);
 
