@@ -20,12 +20,7 @@ namespace convoy {
 namespace fs = std::filesystem;
 namespace {
 
-// "a, b, c" for messages; after the 20th only how many more there are.
-std::string listed(Names names) {
-    const size_t all = names.size(), most = std::min<size_t>(all, 20);
-    names.resize(most);
-    return join_text(names) + (all > most ? cat(" and ", all - most, " more") : "");
-}
+std::string listed(const Names& names) { return some_of(names, 20); }
 
 // The first of `names` that `known` lacks, or null.
 const std::string* first_not_in(const Names& names, const Names& known) {

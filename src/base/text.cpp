@@ -24,6 +24,12 @@ std::vector<std::string> split(std::string_view text, char separator) {
     return parts;
 }
 
+std::string some_of(std::vector<std::string> names, size_t most) {
+    const size_t all = names.size();
+    names.resize(std::min(all, most));
+    return join_text(names) + (all > most ? cat(" and ", all - most, " more") : "");
+}
+
 std::string_view without_bom(std::string_view text) {
     return text.substr(text.starts_with("\xEF\xBB\xBF") ? 3 : 0);
 }

@@ -19,6 +19,9 @@ std::string join_text(const Range& parts, std::string_view separator = ", ") {
     return text;
 }
 
+// "a, b, c and 2 more": the first `most` names.
+std::string some_of(std::vector<std::string> names, size_t most = 8);
+
 // Removes the UTF-8 byte order mark that Windows editors write.
 std::string_view without_bom(std::string_view text);
 

@@ -39,16 +39,6 @@ std::string shape_text(const std::vector<int64_t>& shape) {
     return shape.empty() ? "one number" : join_text(shape, "x");
 }
 
-// Text with the first eight names.
-std::string some(std::vector<std::string> names) {
-    if (names.size() > 8) {
-        const std::string more = cat("and ", names.size() - 8, " more");
-        names.resize(8);
-        names.push_back(more);
-    }
-    return join_text(names);
-}
-
 constexpr const char* kTracked = ".num_batches_tracked";  // batch norm's counter in PyTorch
 
 }  // namespace
@@ -99,8 +89,8 @@ ImportReport import_weights(const SafeTensors& from, Model& model, Backend& back
     for (auto& [name, tensor] : from.tensors)
         if (!used.count(name) && !name.ends_with(kTracked)) report.unused.push_back(name);
     if (report.loaded.empty())
-        fail("no tensor of the weights fits the model: the weights have ", some(report.unused),
-             "; the model has ", some(report.fresh), "; check --model");
+        fail("no tensor of the weights fits the model: the weights have ", some_of(report.unused),
+             "; the model has ", some_of(report.fresh), "; check --model");
     return report;
 }
 
@@ -133,10 +123,10 @@ std::string recognised_model(const SafeTensors& tensors, const std::string& path
 std::string ImportReport::text() const {
     std::string line =
         cat("loaded ", loaded.size(), " of ", loaded.size() + fresh.size(), " tensors");
-    if (!fresh.empty()) line += cat("; initialised randomly: ", some(fresh));
+    if (!fresh.empty()) line += cat("; initialised randomly: ", some_of(fresh));
     std::vector<std::string> left = unused;  // except tensors whose shape differs in the file
     std::erase_if(left, [&](const std::string& name) { return std::ranges::count(fresh, name); });
-    if (!left.empty()) line += cat("; not used: ", some(left));
+    if (!left.empty()) line += cat("; not used: ", some_of(left));
     return line;
 }
 

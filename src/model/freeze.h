@@ -36,12 +36,10 @@ class Freeze {
 
     // After the last layer: throws Error if a name is unknown or all layers are frozen.
     void check() const {
-        std::vector<std::string> some = names_;
-        if (some.size() > 8) some.resize(8), some.push_back("…");
         for (auto& [prefix, matched] : matched_)
             if (!matched)
                 fail("--freeze: no layer's name begins with '", prefix, "'; the layers are ",
-                     join_text(some));
+                     some_of(names_));
         if (first_ > names_.size())
             fail("--freeze ", first_, ": the model has only ", names_.size(),
                  " layers with parameters");

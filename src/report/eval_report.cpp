@@ -174,11 +174,9 @@ std::string missed_demands(const Evaluated& result, double min_top1, double min_
             if (const double recall = result.quality.of_class(c).recall(); recall < min_recall)
                 classes.push_back(
                     cat("'", printable(result.card.classes[size_t(c)]), "' ", percent(recall)));
-    if (const size_t n = classes.size(); n > 8)
-        classes.resize(8), classes.push_back(cat(n - 8, " more"));
     if (!classes.empty())
         missed.push_back(cat("--min-recall asks for ", percent(min_recall),
-                             " of each class: ", join_text(classes)));
+                             " of each class: ", some_of(classes)));
     return join_text(missed, "; ");
 }
 
