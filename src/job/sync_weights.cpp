@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 
-
 namespace convoy {
 
 // The values in host memory, for the network: in place, or as a copy in `copy`.

@@ -1,11 +1,11 @@
 // freeze.h — --freeze: the first N layers with parameters, or layers by prefixes of their names.
 #pragma once
 
-#include <charconv>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "src/base/number.h"
 #include "src/base/text.h"
 
 namespace convoy {
@@ -14,10 +14,9 @@ class Freeze {
  public:
     // "", "3", or "conv1,layer1."
     explicit Freeze(const std::string& option) : option_(option) {
-        const char* end = option.data() + option.size();
-        const auto [stop, status] = std::from_chars(option.data(), end, first_);
-        if (option.empty() || (status == std::errc() && stop == end)) return;
-        first_ = 0;
+        const auto number = to_number<size_t>(option);
+        first_ = number.value_or(0);
+        if (option.empty() || number) return;
         for (const std::string& prefix : split(option, ',')) {
             if (prefix.empty()) fail("--freeze ", option, " has an empty name");
             matched_[prefix] = false;

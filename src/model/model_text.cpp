@@ -2,9 +2,9 @@
 #include "src/model/model_text.h"
 
 #include <algorithm>
-#include <charconv>
 #include <sstream>
 
+#include "src/base/number.h"
 #include "src/base/text.h"
 #include "src/model/layers/layers.h"
 
@@ -40,14 +40,6 @@ std::string hint(const std::string& word, const Words& candidates) {
     return close.empty() ? "" : cat(" (did you mean ", close, "?)");
 }
 
-// Returns false if the word is not a number.
-template <class T>
-bool parse(const std::string& word, T& value) {
-    const char* end = word.data() + word.size();
-    const auto [stop, status] = std::from_chars(word.data(), end, value);
-    return status == std::errc() && stop == end;
-}
-
 // The words of one line, which are taken from left to right.
 struct Line {
     const std::string& origin;
@@ -81,9 +73,9 @@ struct Line {
     int take_int(const std::string& what, int low, int high) {
         const std::string expected = cat("a whole number from ", low, " to ", high);
         const std::string& word = take(what, expected);
-        int value = 0;
-        if (!parse(word, value) || value < low || value > high) error_of(what, word, expected);
-        return value;
+        const auto value = to_number<int>(word);
+        if (!value || *value < low || *value > high) error_of(what, word, expected);
+        return *value;
     }
     // "3" or "3x5": rows and columns.
     void take_pair(const std::string& what, int low, int high, int& rows, int& columns) {
@@ -91,11 +83,12 @@ struct Line {
             cat("a whole number from ", low, " to ", high, ", or two as rows x columns (3x5)");
         const std::string& word = take(what, expected);
         const size_t x = word.find('x');
-        const std::string first = word.substr(0, x);
-        const bool numbers =
-            parse(first, rows) && parse(x == word.npos ? first : word.substr(x + 1), columns);
-        if (!numbers || std::min(rows, columns) < low || std::max(rows, columns) > high)
+        const auto first = to_number<int>(word.substr(0, x));
+        const auto second = x == word.npos ? first : to_number<int>(word.substr(x + 1));
+        if (!first || !second || std::min(*first, *second) < low ||
+            std::max(*first, *second) > high)
             error_of(what, word, expected);
+        rows = *first, columns = *second;
     }
     bool take_yes(const std::string& what) {
         if (take_if("yes")) return true;
@@ -110,9 +103,9 @@ struct Line {
     }
     float take_float(const std::string& what, const std::string& expected, float high) {
         const std::string& word = take(what, expected);
-        float value = 0;
-        if (!parse(word, value) || !(value >= 0 && value < high)) error_of(what, word, expected);
-        return value;
+        const auto value = to_number<float>(word);
+        if (!value || !(*value >= 0 && *value < high)) error_of(what, word, expected);
+        return *value;
     }
     std::string take_name(const std::string& kind, const Words& options) {
         const std::string& word = take(kind, "a name");
