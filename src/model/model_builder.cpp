@@ -2,6 +2,7 @@
 #include "src/model/model_builder.h"
 
 #include <cmath>
+#include <utility>
 
 #include "src/model/layers/layers.h"
 

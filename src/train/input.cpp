@@ -1,6 +1,7 @@
 #include "src/train/input.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "src/base/check.h"
 #include "src/base/random.h"
