@@ -13,6 +13,7 @@
 #include "src/base/text.h"
 #include "src/job/device_choice.h"
 #include "src/job/exchange.h"
+#include "src/model/model_text.h"
 #include "src/train/stages.h"
 
 namespace convoy {
