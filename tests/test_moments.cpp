@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/simt/emulator.h"
+#include "kernels/simt/mma.h"
 #include "tests/device.h"
 #include "tests/reference.h"
 #include "tests/through_device.h"
@@ -110,7 +110,10 @@ TEST_CASE("conv2d leaves the moments of what it makes, in tf32") {
 
 TEST_CASE("conv2d leaves the moments of what it makes, in bf16") {
     auto backend = each_backend(2, Precision::kBf16);
-    check_cases(*backend);
+    for (int capability : {80, 90}) {
+        simt::compute_capability = capability;
+        check_cases(*backend);
+    }
 }
 
 // y = 1000 + x, exactly: x in steps of 2⁻¹⁴, which a float has at 1000, of 8 bits each. What a mean

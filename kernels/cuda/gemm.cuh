@@ -268,27 +268,28 @@ void add_parts(const float* parts, int count, int64_t I, int64_t J, const Epilog
     CUDA_LAUNCHED();
 }
 
-// The parts into which l is cut; each part has its own blocks. The cut depends on shapes only, so
-// the bits do not depend on the GPU. A part has a depth of at least 256. All sums fit in 64 MB.
+// The parts into which l is cut; each part has its own blocks. The cut depends on shapes only, not
+// on the GPU. A part has a depth of about 256 or more. All sums fit in 64 MB.
 struct Parts {
     int count = 1, depth;   // depth of each part, a multiple of `step`
     float* sums = nullptr;  // [part][i][j]; null: l is not cut
 
-    // together: as many blocks as a large GPU runs at once. More blocks than that take another
-    // round, as long as the first one even if it is not full.
-    Parts(int64_t I, int64_t J, int64_t L, int64_t tiles, int together, int step,
+    // together: as many blocks as a large GPU runs at once; more of them take a round more, full or
+    // not. fused: the epilogue makes statistics of whole sums, which else take another pass.
+    Parts(int64_t I, int64_t J, int64_t L, int64_t tiles, int together, int step, bool fused,
           DeviceMemory& memory) {
         ENSURE(I <= INT32_MAX && J <= INT32_MAX && L <= INT32_MAX, "a product of ", I, " x ", J,
                " x ", L);
         constexpr int kLeast = 256;  // also what it costs to write and add a part, as a depth
-        const int64_t most =
-            std::min({(int64_t(16) << 20) / (I * J), L / kLeast, int64_t(together)});
+        int64_t most = std::min({(int64_t(16) << 20) / (I * J), L / kLeast, int64_t(together)});
+        if (tiles >= (fused ? together / 2 : together)) most = 1;
         int64_t best = INT64_MAX;
-        for (int64_t n = 1; n == 1 || (n <= most && tiles < together); ++n) {
-            const int64_t time = (ceil_div(L, n) + kLeast) * ceil_div(tiles * n, together);
+        for (int64_t n = 1; n == 1 || n <= most; ++n) {
+            const int64_t time = (L / n + kLeast) * int64_t(ceil_div(tiles * n, together));
             if (time < best) best = time, count = int(n);
         }
         depth = ceil_div(ceil_div(L, count), step) * step;
+        count = L == 0 ? 1 : ceil_div(L, depth);  // L is 0 where no tap meets a pixel
         if (count > 1) sums = memory.scratch<float>(kSlotProduct, size_t(count) * I * J);
     }
     // Adds the parts. Returns true if there was nothing to add: each tile had complete sums.
@@ -307,7 +308,7 @@ bool multiply(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& 
     const auto launch = [&](auto rows, auto columns) {
         constexpr int kRows = decltype(rows)::value, kColumns = decltype(columns)::value;
         const int64_t tiles = int64_t(ceil_div(I, kRows)) * ceil_div(J, kColumns);
-        const Parts parts(I, J, L, tiles, 512, kDepthStep, memory);
+        const Parts parts(I, J, L, tiles, 512, kDepthStep, F::kMoments, memory);
         product_kernel<kRows, kColumns, A, B, F>
             <<<dim3(tiles, 1, parts.count), kProductThreads, 0, stream>>>(
                 a, b, int(I), int(J), int(L), parts.depth, parts.sums, epilogue);

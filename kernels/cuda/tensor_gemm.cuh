@@ -28,7 +28,7 @@
 //                          4 depths, 32 banks;
 //               of bf16    at place c ^ (l % 8), 64 rows after 64 rows: ldmatrix.trans reads one
 //                          chunk of 8 depths, and transposes it.
-//   bytes     4·L·(I·⌈J/columns⌉ + J·⌈I/128⌉) read, mostly from the L2 cache; bf16 halves this. So
+//   bytes     4·L·(I·⌈J/columns⌉ + J·⌈I/rows⌉) read, mostly from the L2 cache; bf16 halves this. So
 //             32 (21) operations per byte, or 64 (43); 4·I·J bytes written, or 2·I·J. A warp reads
 //             12 KB of shared memory for 64·32·32 products of tf32, or 64·32·64 of bf16.
 //   order     l rises in steps of 8 (bf16: 16) within a part. The hardware orders the sums inside a
@@ -410,7 +410,7 @@ bool launch_tensor_product(const A& a, const B& b, int64_t I, int64_t J, int64_t
     constexpr int kBytes = kStages * (kRows + kColumns) * 128;
     const int64_t tiles = int64_t(ceil_div(I, kRows)) * ceil_div(J, kColumns);
     // Two blocks for each of 132 multiprocessors.
-    const Parts parts(I, J, L, tiles, 264, kTensorDepth<typename A::Element>, memory);
+    const Parts parts(I, J, L, tiles, 264, kTensorDepth<typename A::Element>, F::kMoments, memory);
     CUDA_CHECK(cudaFuncSetAttribute(tensor_product_kernel<A, B, kRows, kColumns, F>,
                                     cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
     tensor_product_kernel<A, B, kRows, kColumns, F>
@@ -420,8 +420,8 @@ bool launch_tensor_product(const A& a, const B& b, int64_t I, int64_t J, int64_t
     return parts.add(I, J, epilogue, stream);
 }
 
-// multiply() of gemm.cuh in tf32 or bf16. Narrow tiles where out is narrow. Only gradients of
-// weights (slow depth) have few rows.
+// multiply() of gemm.cuh in tf32 or bf16. Narrow tiles where out is narrow; low ones only for
+// gradients of weights (slow depth).
 template <class A, class B, class F>
 bool multiply_tensor(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& epilogue,
                      DeviceMemory& memory, cudaStream_t stream) {

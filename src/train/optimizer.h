@@ -44,7 +44,7 @@ class Optimizer {
     // With --ema, after the first step: exchanges the average and the weights, of own params or
     // with `all` of all params. This overwrites the gradients. In all other cases it does nothing.
     void swap_average(bool all = false);
-    bool clips() const { return config_.clip_norm > 0; }
+    bool clips() const { return float(config_.clip_norm) > 0; }
 
     int64_t steps_done = 0;  // AdamW's t: the trainer counts steps that changed the weights
     // The state arenas, each of Params::state_size, and their names.
