@@ -23,19 +23,31 @@ struct Case {
     Shape x;
     int K;
     int pad_h, pad_w;
-    int size = 3, extra = 0;
-    Window window() const { return {size, size, 1, 1, pad_h, pad_w, extra, extra}; }
+    int size = 3, extra = 0, stride = 1;
+    Window window() const { return {size, size, stride, stride, pad_h, pad_w, extra, extra}; }
     Shape filters() const { return {K, size, size, x.C}; }
 };
 const Case kCases[] = {
-    {{1, 3, 3, 1}, 16, 0, 0},      {{2, 5, 7, 3}, 5, 1, 1},         {{1, 13, 11, 33}, 35, 1, 1},
-    {{2, 8, 8, 16}, 32, 0, 0},     {{1, 6, 9, 20}, 14, 2, 2},       {{3, 7, 7, 64}, 70, 1, 1},
+    {{1, 3, 3, 1}, 16, 0, 0},
+    {{2, 5, 7, 3}, 5, 1, 1},
+    {{1, 13, 11, 33}, 35, 1, 1},
+    {{2, 8, 8, 16}, 32, 0, 0},
+    {{1, 6, 9, 20}, 14, 2, 2},
+    {{3, 7, 7, 64}, 70, 1, 1},
     {{1, 4, 5, 8}, 9, 5, 3},        // blocks that lie wholly in the padding
     {{2, 14, 14, 150}, 170, 1, 1},  // large sums: threads share them
     {{1, 10, 9, 300}, 40, 1, 1},    // several blocks of depth, many channels
     {{9, 14, 15, 24}, 16, 1, 1},    // several blocks of tiles a thread
-    {{1, 5, 5, 2}, 3, 0, 0, 5},    {{2, 7, 10, 19}, 33, 2, 2, 5},   {{1, 4, 3, 35}, 20, 4, 3, 5},
-    {{3, 9, 9, 40}, 24, 2, 2, 5},  {{1, 7, 9, 18}, 20, 0, 1, 3, 2},
+    {{1, 5, 5, 2}, 3, 0, 0, 5},
+    {{2, 7, 10, 19}, 33, 2, 2, 5},
+    {{1, 4, 3, 35}, 20, 4, 3, 5},
+    {{3, 9, 9, 40}, 24, 2, 2, 5},
+    {{1, 7, 9, 18}, 20, 0, 1, 3, 2},
+    // through space to depth: several blocks of images, even and odd sizes, padding over a block
+    {{18, 19, 23, 3}, 17, 2, 2, 11, 0, 4},
+    {{2, 9, 8, 2}, 5, 1, 0, 5, 0, 2},
+    {{2, 20, 17, 1}, 3, 4, 5, 9, 1, 2},
+    {{1, 13, 12, 4}, 6, 0, 3, 6, 0, 2},
 };
 
 enum Input { kRandom, kConstant, kLargeMean, kSpread };
@@ -87,7 +99,8 @@ TEST_CASE("Winograd's forward, grad_x and grad_w are within 5e-6 of the formula 
             for (Input kind : {kRandom, kConstant, kLargeMean, kSpread}) {
                 if (kind != kRandom && c.K * c.x.C > 5000) continue;  // the formula takes its time
                 CAPTURE(cat(name_of(precision), " x ", c.x.text(), " to ", c.K, ", ", c.size, "x",
-                            c.size, " pad ", c.pad_h, "x", c.pad_w, " input ", int(kind)));
+                            c.size, " stride ", c.stride, " pad ", c.pad_h, "x", c.pad_w, " input ",
+                            int(kind)));
                 const Window window = c.window();
                 const Shape ws = c.filters(), ys = reference::conv_shape(c.x, ws, window);
                 auto x = rounded(fill(c.x.elems(), 1, kind), precision);

@@ -8,6 +8,10 @@
 // Phase (a, b) of grad_x computes the pixels h = a + stride·i, w = b + stride·j of dx. Only filter
 // rows r with (a + pad − r) divisible by the stride contribute, from p = i + (a + pad − r)/stride.
 // As a function of i this is a convolution of stride 1 over dy, with descending filter rows r.
+//
+// Space to depth: if each s×s block of the padded x becomes one pixel of s·s·C channels, a window
+// of stride s becomes a window of stride 1 with ⌈R/s⌉ rows. AlexNet's 11x11 window of stride 4 on 3
+// channels is 3x3 on 48 channels, for which Winograd's method works.
 #include <algorithm>
 #include <vector>
 
@@ -39,6 +43,62 @@ struct PhaseTaps {
     }
 };
 
+constexpr int kImages = 16;  // converted by space_to_depth at a time: they stay in the L3 cache
+
+// The patches after space_to_depth, whose image is not stored yet. Without patches if the strides
+// differ, or are 1.
+template <class T>
+PatchesOf<T> deep_patches(Tensor x, Window window, Tensor y) {
+    const int s = window.stride_h, size = ceil_div(window.size_h, s);
+    if (s == 1 || window.stride_w != s || window.size_w != window.size_h) return {};
+    PatchesOf<T> a{nullptr, std::min(x.N, kImages), y.H + size - 1, y.W + size - 1, s * s * x.C};
+    a.R = a.S = size, a.P = y.H, a.Q = y.W;
+    return a;
+}
+
+// Calls f(pixel of x, pixel of the blocks, n) for runs of n ≤ s pixels that are neighbours in both:
+// x of H×W pixels, padded at the top and left, as rows×cols blocks of s·s pixels.
+template <class F>
+void for_blocks(ThreadPool& pool, Tensor x, int s, int pad_h, int pad_w, int rows, int cols,
+                F&& f) {
+    pool.for_each(x.N * rows, [&](int task, int) {
+        const int top = task % rows * s - pad_h, last_row = std::min(s, x.H - top);
+        for (int col = 0; col < cols; ++col) {
+            const int left = col * s - pad_w, first = std::max(0, -left);
+            for (int a = std::max(0, -top); a < last_row; ++a)
+                if (const int n = std::min(s, x.W - left) - first; n > 0)
+                    f((ptrdiff_t(task / rows) * x.H + top + a) * x.W + left + first,
+                      ((ptrdiff_t(task) * cols + col) * s + a) * s + first, n);
+        }
+    });
+}
+
+// Stores x as blocks. Pixels outside of x are 0.
+template <class T>
+const T* space_to_depth(Cpu& cpu, Tensor x, int s, int pad_h, int pad_w, int rows, int cols,
+                        Slot slot) {
+    const size_t elems = size_t(x.N) * rows * cols * s * s * x.C;
+    T* to = reinterpret_cast<T*>(cpu.shared.get(slot, elems));
+    cpu.pool.for_ranges(elems, 1 << 16,
+                        [&](size_t begin, size_t end) { std::fill(to + begin, to + end, T(0)); });
+    for_blocks(cpu.pool, x, s, pad_h, pad_w, rows, cols, [&](ptrdiff_t from, ptrdiff_t at, int n) {
+        std::copy_n(elements<T>(x) + from * x.C, n * x.C, to + at * x.C);
+    });
+    return to;
+}
+
+// Calls f(patches, n) with the patches of each kImages images of x, which begin with image n.
+template <class T, class F>
+void for_deep_images(Cpu& cpu, PatchesOf<T> patches, Tensor x, Window window, F&& f) {
+    for (int n = 0; n < x.N; n += kImages) {
+        patches.N = std::min(kImages, x.N - n);
+        patches.x =
+            space_to_depth<T>(cpu, x.images(n, n + patches.N), window.stride_h, window.pad_h,
+                              window.pad_w, patches.H, patches.W, kSlotImages);
+        f(patches, n);
+    }
+}
+
 }  // namespace
 
 template <class T>
@@ -61,14 +121,24 @@ void CpuBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool 
     with_product_types(x, y, [&]<class X, class Y>(X, Y) {
         const auto patches = patches_of<X>(x, window, y);
         const EpilogueOf<Y> epilogue{b, relu};
-        if constexpr (std::is_same_v<X, Y>)
-            if (use_winograd(patches, w.N)) {
-                std::vector<ptrdiff_t> taps(size_t(w.H) * w.W);
-                for (size_t t = 0; t < taps.size(); ++t) taps[t] = ptrdiff_t(t) * w.C;
-                const RightSideOf<X> filters{elements<X>(w), 1, filter, int(taps.size()),
+        if constexpr (std::is_same_v<X, Y>) {
+            const auto by_winograd = [&](const PatchesOf<X>& image, const X* weights, X* to) {
+                std::vector<ptrdiff_t> taps(size_t(image.R) * image.S);
+                for (size_t t = 0; t < taps.size(); ++t) taps[t] = ptrdiff_t(t) * image.C;
+                const RightSideOf<X> filters{weights, 1, image.depth(), int(taps.size()),
                                              taps.data()};
-                return winograd_conv(cpu_, patches, filters, w.N, elements<Y>(y), epilogue);
+                winograd_conv(cpu_, image, filters, w.N, to, epilogue);
+            };
+            if (use_winograd(patches, w.N))
+                return by_winograd(patches, elements<X>(w), elements<X>(y));
+            if (const auto deep = deep_patches<X>(x, window, y); use_winograd(deep, w.N)) {
+                const X* weights =
+                    space_to_depth<X>(cpu_, w, window.stride_h, 0, 0, deep.R, deep.S, kSlotFilters);
+                return for_deep_images(cpu_, deep, x, window, [&](const auto& images, int n) {
+                    by_winograd(images, weights, elements<X>(y) + n * line * y.H);
+                });
             }
+        }
         multiply_patches(cpu_, patches, RightSideOf<X>{elements<X>(w), 1, filter}, w.N,
                          RowMapOf<Y>{elements<Y>(y), line * y.H, line, row}, epilogue);
     });
@@ -131,6 +201,21 @@ void CpuBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, fl
         if (own) return;
         if (use_winograd(patches, dy.C))
             return winograd_grad_w(cpu_, from, dy.C, patches, dw.floats());
+        if (const auto deep = deep_patches<X>(x, window, dy); use_winograd(deep, dy.C)) {
+            const size_t elems = size_t(dy.C) * deep.depth();
+            float* sums = cpu_.shared.get(kSlotFilters, elems);
+            std::fill_n(sums, elems, 0.0f);
+            for_deep_images(cpu_, deep, x, window, [&](const auto& images, int n) {
+                winograd_grad_w(cpu_, from + n * ptrdiff_t(dy.shape().row_elems()), dy.C, images,
+                                sums);
+            });
+            float* to = dw.floats();
+            return for_blocks(cpu_.pool, dw, window.stride_h, 0, 0, deep.R, deep.S,
+                              [&](ptrdiff_t at, ptrdiff_t block, int n) {
+                                  for (int i = 0; i < n * dw.C; ++i)
+                                      to[at * dw.C + i] += sums[block * dw.C + i];
+                              });
+        }
         multiply_rows(cpu_, from, dy.C, patches, dw.floats());
     });
 }

@@ -29,7 +29,7 @@ struct Cpu {
  private:
     std::vector<float*> thread_blocks_;
 };
-enum Slot : size_t { kSlotB, kSlotA, kSlotSums, kSlotParts };
+enum Slot : size_t { kSlotB, kSlotA, kSlotSums, kSlotParts, kSlotImages, kSlotFilters };
 
 // Element f = (r·S + s)·C + c of row (n,p,q): x[n, p·step_h + h0 + r, q·step_w + w0 + s, c], or 0.
 template <class T>
