@@ -79,18 +79,21 @@ std::string conv_norm(const std::string& conv, const std::string& norm, int out,
                groups > 1 ? cat(" groups ", groups) : "", " bias no\n  batchnorm ", norm, "\n");
 }
 
-// He et al., "Deep Residual Learning" (2015). blocks: the number in each of the four stages. A
-// bottleneck is 1x1, 3x3 (with the stride, as in torchvision), 1x1. Its output has 256 channels in
-// the first stage. first_width: channels of the first 3x3. Wide: Zagoruyko, Komodakis, "Wide
-// Residual Networks" (2016). groups: Xie et al., "Aggregated Residual Transformations" (2016).
+// He et al., "Deep Residual Learning" (2015). blocks: the number in each stage; three stages are
+// the form for CIFAR-10, option B. A bottleneck is 1x1, 3x3 (with the stride, as in torchvision),
+// 1x1. Its output has 256 channels in the first stage. first_width: channels of the first 3x3.
+// Wide: Zagoruyko, Komodakis, "Wide Residual Networks" (2016). groups: Xie et al., "Aggregated
+// Residual Transformations" (2016).
 std::string resnet(const std::vector<int>& blocks, bool bottleneck, int first_width = 64,
                    int groups = 1) {
-    std::string text = "input 224\n" + conv_norm("conv1", "bn1", 64, 7, 2) +
-                       "relu\nmaxpool size 3 stride 2 pad 1\n";
-    int channels = 64;
-    for (int stage = 0; stage < 4; ++stage)
+    const bool small = blocks.size() == 3;
+    int channels = small ? first_width : 64;
+    std::string text = small ? "input 32\n" + conv_norm("conv1", "bn1", channels, 3, 1) + "relu\n"
+                             : "input 224\n" + conv_norm("conv1", "bn1", channels, 7, 2) +
+                                   "relu\nmaxpool size 3 stride 2 pad 1\n";
+    for (size_t stage = 0; stage < blocks.size(); ++stage)
         for (int block = 0; block < blocks[stage]; ++block) {
-            const int width = first_width << stage, out = (bottleneck ? 256 : 64) << stage;
+            const int width = first_width << stage, out = bottleneck ? 256 << stage : width;
             const int stride = stage > 0 && block == 0 ? 2 : 1;
             text += cat("residual layer", stage + 1, ".", block, "\n");
             if (bottleneck) {
@@ -366,6 +369,7 @@ const std::map<std::string, std::string>& built_in() {
         {"vgg16_bn", vgg({2, 2, 3, 3, 3}, true)},
         {"vgg19", vgg({2, 2, 4, 4, 4})},
         {"vgg19_bn", vgg({2, 2, 4, 4, 4}, true)},
+        {"resnet20", resnet({3, 3, 3}, false, 16)},
         {"resnet18", resnet({2, 2, 2, 2}, false)},
         {"resnet34", resnet({3, 4, 6, 3}, false)},
         {"resnet50", resnet({3, 4, 6, 3}, true)},

@@ -3,7 +3,8 @@
 
     tools/recipes/pytorch.py tools/recipes/cifar10.txt FOLDER [--seed 1] [--epochs E]
 
-Reads the same two text files as Convoy: settings, and layers (src/model/model_text.h). FOLDER holds train/
+Reads the same texts as Convoy: settings, and layers (src/model/model_text.h; of a built-in model they come
+from ./trainer models). FOLDER holds train/
 and val/, or test/, with a folder for each class; all images have the size of the model's input and are
 kept in memory. Supports what the recipes use. The fastest of PyTorch's two memory formats is tried first.
 Prints a line for each epoch: seconds of training so far, loss, accuracy. Needs torch and torchvision.
@@ -11,6 +12,7 @@ Prints a line for each epoch: seconds of training so far, loss, accuracy. Needs 
 import argparse
 import math
 import os
+import subprocess
 import time
 
 import torch
@@ -27,11 +29,22 @@ def read_settings(path):
         return {words[0]: words[1].strip() for words in lines if words}
 
 
-def layers_of(lines, shape, classes):
-    """The layers of a model's text, for images of `shape` (channels, height, width)."""
+class Residual(nn.Module):
+    def __init__(self, body, shortcut):
+        super().__init__()
+        self.body, self.shortcut = body, shortcut
+
+    def forward(self, x):
+        return functional.relu(self.body(x) + self.shortcut(x))
+
+
+def layers_of(lines, shape, classes, until=()):
+    """The layers of a model's text up to a line of `until`, for images of `shape` (channels, height, width)."""
     layers = []
     for line in lines:
         kind, *words = line.split("#")[0].split() or [""]
+        if kind in until:
+            break
         if kind in ("", "input", "flatten"):
             continue
         options = dict(zip(words[1::2], words[2::2]))
@@ -52,12 +65,18 @@ def layers_of(lines, shape, classes):
             layer = nn.ReLU()
         elif kind == "maxpool":
             layer = nn.MaxPool2d(size)
+        elif kind == "avgpool":
+            layer = nn.AdaptiveAvgPool2d(int(words[0]))
+        elif kind == "residual":
+            body, kind = layers_of(lines, shape, classes, ("shortcut", "end"))
+            shortcut = layers_of(lines, shape, classes, ("end",))[0] if kind == "shortcut" else nn.Identity()
+            layer = Residual(body, shortcut)
         else:
             raise SystemExit(f"'{kind}' is not supported here")
         layers.append(layer)
         with torch.no_grad():
             shape = tuple(layer.eval()(torch.zeros(1, *shape)).shape[1:])
-    return nn.Sequential(*layers)
+    return nn.Sequential(*layers), kind
 
 
 def set_whitening(layer, images):
@@ -138,8 +157,13 @@ def main():
     reach = next((int(word[10:]) for word in augment if word.startswith("translate=")), 0)
     epochs, batch = options.epochs or int(settings["epochs"]), int(settings["batch"])
     (train_x, train_y), (val_x, val_y) = read_images(options.folder)
-    with open(settings["model"]) as file:
-        model = layers_of(file, tuple(train_x.shape[1:]), int(train_y.max()) + 1)
+    text = settings["model"]
+    if not os.path.exists(text):
+        text = subprocess.check_output(["./trainer", "models", text], text=True)
+    else:
+        with open(text) as file:
+            text = file.read()
+    model, _ = layers_of(iter(text.splitlines()), tuple(train_x.shape[1:]), int(train_y.max()) + 1)
     for layer in model:
         if getattr(layer, "whitens", False):
             set_whitening(layer, normalised(train_x[::max(len(train_x) // 5000, 1)]))
