@@ -299,6 +299,7 @@ class RingCommunicator final : public RingCollectives<Communicator> {
             membership_->status().end(
                 cat("stopped by signal ", signal, " while it waited for other ranks"), -1,
                 wire::End::cut_off);
+            membership_->wake();
         }
     }
     // Only if a host has several ranks. The next collective reports an error of this call.

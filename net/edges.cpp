@@ -111,7 +111,7 @@ asio::awaitable<void> Edges::dial_peer(int rank) {
         } catch (const Error& e) {
             why = e.what();
         }
-        co_await sleep_for(milliseconds(200) * attempt);
+        co_await sleep_for(kEdgePause * attempt);
     }
     membership_.status().throw_if_ended();
     unreached_ = rank;

@@ -65,8 +65,9 @@ constexpr milliseconds kLook{50};
 
 // ---- counts -------------------------------------------------------------------------------------
 
-// A rank dials a peer this many times.
+// A rank dials a peer this many times, with this pause after the first time, twice that, and so on.
 constexpr int kEdgeAttempts = 3;
+constexpr milliseconds kEdgePause{200};
 // The coordinator asks the address of a newcomer this many times.
 constexpr int kVisits = 3;
 // A rank tries this many ports above the coordinator's for its own.

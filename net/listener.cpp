@@ -50,6 +50,11 @@ uint16_t Listener::port() const {
     return acceptors_.empty() ? 0 : acceptors_.front()->local_endpoint(closed).port();
 }
 
+bool Listener::is_everywhere() const {
+    std::error_code closed;
+    return is_open() && acceptors_.front()->local_endpoint(closed).address().is_unspecified();
+}
+
 void Listener::close() noexcept {
     std::error_code ignored;  // it is closed either way
     for (auto& acceptor : acceptors_) acceptor->close(ignored);

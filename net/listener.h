@@ -27,7 +27,8 @@ class Listener {
     // Logs that anybody may join. Called in the process that other ranks join.
     void tell_if_exposed();
     bool is_open() const { return !acceptors_.empty(); }
-    uint16_t port() const;  // 0 while not open
+    uint16_t port() const;       // 0 while not open
+    bool is_everywhere() const;  // at every address of this machine
     void close() noexcept;
 
     // Logs that a stranger was refused, unless the log has many such lines.

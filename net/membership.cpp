@@ -85,7 +85,7 @@ void Membership::succeed() {
     const auto now = Clock::now();
     note_pause();
     // A rank that has waited for long may have been with a part of the job that was cut off.
-    const bool cut_off = coordinator_is_silent() || now - in_ring_ > kSilence || pause_.lately(now);
+    const bool cut_off = now - in_ring_ > kSilence || pause_.lately(now);
     const wire::Welcome& base = open_                 ? *open_
                                 : maybe_open_.empty() ? welcome_
                                                       : maybe_open_.front();
@@ -137,10 +137,15 @@ asio::awaitable<void> Membership::heartbeats(std::shared_ptr<Connection> connect
 }
 
 void Membership::start(std::shared_ptr<Connection> connection, const wire::Welcome& welcome) {
-    welcome_ = welcome;
-    state_ = RankState::kConnecting;
-    if (welcome.server != welcome.rank) retire();  // another coordinator serves this ring
+    enter(welcome);
     use(std::move(connection));
+}
+
+void Membership::enter(const wire::Welcome& welcome) {
+    welcome_ = welcome;
+    state_ = RankState::kConnecting, server_left_ = false;
+    broken_by_.clear();
+    if (welcome.server != welcome.rank) retire();  // another coordinator serves this ring
 }
 
 void Membership::use(std::shared_ptr<Connection> connection) {
@@ -271,10 +276,8 @@ void Membership::handle(const Message& message) {
             handle_abort(wire::decode<wire::Abort>(message.body, message.header.generation));
             break;
         case Type::welcome:
-            if (state_ != RankState::kJoining) break;
-            welcome_ = wire::decode<wire::Welcome>(message.body, message.header.generation);
-            state_ = RankState::kConnecting, server_left_ = false;
-            broken_by_.clear();
+            if (state_ == RankState::kJoining)
+                enter(wire::decode<wire::Welcome>(message.body, message.header.generation));
             break;
         case Type::leave: handle_leave(); break;
         case Type::heartbeat: {

@@ -100,6 +100,7 @@ class Membership {
     void ready();  // kReady
     // Waits for the next message or incoming edge; false if none came within `patience`.
     asio::awaitable<bool> wait_for_news(std::chrono::milliseconds patience);
+    void wake() { asio::post(io_, [this] { news_.cancel(); }); }  // from any thread
 
     // From any thread: Communicator::on_stall.
     void on_stall(std::function<void(const std::string&)> then) {
@@ -123,6 +124,7 @@ class Membership {
 
  private:
     void serve(Coordinator coordinator);
+    void enter(const wire::Welcome& welcome);
     asio::awaitable<void> read_messages(std::shared_ptr<Connection> connection);
     asio::awaitable<void> heartbeats(std::shared_ptr<Connection> connection);
     void handle(const Message& message);

@@ -136,7 +136,11 @@ asio::awaitable<Socket> Rejoin::dial_candidate(int candidate) {
         std::vector<tcp::endpoint> endpoints{m_.first()};
         co_return co_await dial(endpoints, m_.tls(), kAskPatience);
     }
-    const auto [host, port] = reachable(m_.welcome().peers[size_t(candidate)].address, m_.first());
+    // The network may not lead back to this machine's own --advertise address.
+    const bool everywhere = candidate == m_.welcome().rank && m_.listener().is_everywhere();
+    const auto [host, port] =
+        everywhere ? std::pair(std::string("localhost"), m_.listener().port())
+                   : reachable(m_.welcome().peers[size_t(candidate)].address, m_.first());
     co_return co_await dial(host, port, m_.tls(), kAskPatience);
 }
 
