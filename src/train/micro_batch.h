@@ -1,5 +1,5 @@
 // micro_batch.h — a batch goes through the layers in micro-batches, with one update: gradient
-// accumulation (`--accumulate N`), replicas (replicas.h) and pipelines (pipeline.h).
+// accumulation (`--accumulate N`), replicas (replicas.h) and pipelines (pipeline.cpp).
 //
 //   batch     | micro-batch 0 | micro-batch 1 | … | N−1 |     activations: of one micro-batch
 //   step           F0 B0           F1 B1        …  F B        gradients: the backward passes add up

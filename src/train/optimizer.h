@@ -52,7 +52,7 @@ class Optimizer {
     std::vector<std::string> state_names() const;
     // In device memory: the weights, then each state arena.
     std::vector<std::span<float>> arenas() const;
-    // The momentum of DiLoCo, which weight_average.h updates, or null; and the other state arenas.
+    // The momentum of DiLoCo (weight_average.cpp), or null; and the other state arenas.
     float* outer() const { return has_outer() ? state_.back() : nullptr; }
     std::span<float* const> inner() const { return {state_.data(), state_.size() - has_outer()}; }
 

@@ -1,4 +1,4 @@
-// stages.h — where a model is cut for a pipeline (pipeline.h): the first layer of each stage. A
+// stages.h — where a model is cut for a pipeline (pipeline.cpp): the first layer of each stage. A
 // pipeline is as fast as its slowest stage. So the layers are timed, and the cuts make the longest
 // stage as short as possible.
 #pragma once

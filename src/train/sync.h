@@ -96,5 +96,9 @@ class Sync : public GradListener, public BatchPasses {
 };
 
 std::unique_ptr<Sync> make_sync(const SyncParts& parts);
+// Each is in the file of its name.
+std::unique_ptr<Sync> make_weight_average(const SyncParts& parts);
+std::unique_ptr<Sync> make_server_sync(const SyncParts& parts);
+std::unique_ptr<Sync> make_pipeline(const SyncParts& parts);
 
 }  // namespace convoy
