@@ -22,17 +22,126 @@ class Edges {
           generation_(welcome.generation | kind),
           links_(size_t(welcome.world)) {}
 
-    asio::awaitable<void> open();
-    asio::awaitable<void> open_ring();
-    asio::awaitable<void> tell(const std::string& why);
+    asio::awaitable<void> open() {
+        for (int rank : peers_)
+            if (rank < welcome_.rank) co_await dial_peer(rank);
+        for (co_await accept_waiting(); !missing().empty(); co_await accept_waiting())
+            co_await wait_for_news();
+    }
+
+    asio::awaitable<void> open_ring() {
+        co_await open();
+        membership_.ready();
+        while (!is_open()) {
+            co_await wait_for_news();
+            co_await accept_waiting();  // a peer that has not seen the answer dials again
+        }
+    }
+
+    // Tells the coordinator, which decides which rank is lost.
+    asio::awaitable<void> tell(const std::string& why) {
+        membership_.send(
+            wire::encode(wire::Abort{unreached_, why, wire::End::ring, welcome_.generation}));
+        deadline_ = Clock::now() + kVerdict;
+        while (!is_open() && Clock::now() < deadline_) co_await wait_for_news();
+    }
+
     std::vector<Link> take() { return std::move(links_); }
 
  private:
-    asio::awaitable<void> dial_peer(int rank);
-    asio::awaitable<void> shake_hands(const wire::Edge& edge, Socket& socket);
-    asio::awaitable<void> accept_waiting();
-    asio::awaitable<void> wait_for_news();
-    std::string missing() const;
+    asio::awaitable<void> dial_peer(int rank) {
+        const auto [host, port] =
+            reachable(welcome_.peers[size_t(rank)].address, membership_.first());
+        std::string why;
+        for (int attempt = 1; attempt <= kEdgeAttempts; ++attempt) {
+            membership_.status().throw_if_ended();
+            try {
+                Socket socket = co_await dial(host, port, membership_.tls(), kDialPatience);
+                const wire::Edge edge{welcome_.job, welcome_.rank, rank, generation_};
+                co_await within(kDialPatience, socket, shake_hands(edge, socket));
+                add_edge(rank, std::move(socket));
+                co_return;
+            } catch (const std::system_error& e) {
+                why = reason(e.code());
+            } catch (const TimedOut&) {
+                why = "it accepts connections but does not answer";
+            } catch (const Error& e) {
+                why = e.what();
+            }
+            co_await sleep_for(kEdgePause * attempt);
+        }
+        membership_.status().throw_if_ended();
+        unreached_ = rank;
+        fail("it cannot reach ", name(rank), " at ", host, ":", port, ": ", why,
+             "; is a firewall in the way, or --port or --advertise of rank ", rank, " wrong?");
+    }
+
+    asio::awaitable<void> shake_hands(const wire::Edge& mine, Socket& socket) {
+        set_options(socket);
+        co_await write_message(socket, wire::encode(mine));
+        Message answer;
+        co_await read_message(socket, wire::kJoinLimit, answer);
+        if (answer.header.type == wire::Type::refuse)
+            fail(wire::decode<wire::Refuse>(answer.body).why);
+        const auto edge = wire::decode<wire::Edge>(answer.body);
+        if (edge.job != mine.job || edge.from != mine.to || edge.to != mine.from)
+            fail("rank ", edge.from, " of another job answers there");
+    }
+
+    asio::awaitable<void> accept_waiting() {
+        auto& waiting = membership_.incoming_edges();
+        for (size_t i = 0; i < waiting.size();) {  // a rank that dialled again comes later
+            if (is_early(waiting[i].edge)) {
+                ++i;
+                continue;
+            }
+            IncomingEdge incoming = std::move(waiting[i]);
+            waiting.erase(waiting.begin() + ptrdiff_t(i));
+            const wire::Edge& edge = incoming.edge;
+            if (edge.job != welcome_.job || edge.generation != generation_ ||
+                edge.to != welcome_.rank || edge.from <= welcome_.rank ||
+                edge.from >= welcome_.world) {
+                membership_.listener().log_refusal(cat("refused an edge from rank ", edge.from,
+                                                       " to rank ", edge.to,
+                                                       " of another job or generation"));
+                continue;
+            }
+            try {
+                const std::string answer =
+                    wire::encode(wire::Edge{welcome_.job, edge.to, edge.from, edge.generation});
+                co_await within(kDialPatience, incoming.socket,
+                                write_message(incoming.socket, answer));
+                add_edge(edge.from, std::move(incoming.socket));
+                Link& link = links_[size_t(edge.from)];
+                if (link.has_ended()) link = Link();  // it has given up, and dials again
+            } catch (const std::exception&) {
+                // The peer has hung up: it dials again, or reports an error of its own.
+            }
+        }
+    }
+
+    asio::awaitable<void> wait_for_news() {
+        membership_.status().throw_if_ended();
+        const auto left = std::chrono::ceil<milliseconds>(deadline_ - Clock::now());
+        const bool news = co_await membership_.wait_for_news(std::max(left, milliseconds(0)));
+        membership_.status().throw_if_ended();
+        if (news) co_return;
+        const std::string names = missing();
+        for (int rank : peers_)
+            if (!has_edge(rank)) unreached_ = rank;
+        fail(names.empty() ? "the other ranks did not open their edges" : names + " did not dial",
+             " within ", kAllEdges.count() / 1000, " s of the start");
+    }
+
+    // The names of the ranks that have not dialled yet.
+    std::string missing() const {
+        std::string names;
+        for (int rank : peers_)
+            if (!has_edge(rank)) names += (names.empty() ? "" : ", ") + name(rank);
+        return names;
+    }
+
+    bool is_open() const { return membership_.state() == RankState::kOpen; }
     bool has_edge(int rank) const { return links_[size_t(rank)].is_open(); }
     // Of another kind of the same ring: this rank is not ready for it yet.
     bool is_early(const wire::Edge& edge) const {
@@ -40,153 +149,40 @@ class Edges {
         return edge.job == welcome_.job && edge.generation != generation_ &&
                (edge.generation & kinds) != 0 && (edge.generation & ~kinds) == welcome_.generation;
     }
-    void add_edge(int rank, Socket socket);
-    void check_route(int rank, const asio::ip::address& peer) const;
+
+    void add_edge(int rank, Socket socket) {
+        std::error_code gone;
+        const tcp::endpoint peer = socket.remote_endpoint(gone);
+        if (!gone) check_route(rank, peer.address());
+        links_[size_t(rank)] = Link(socket.release(), name(rank), std::move(socket.tls));
+    }
+
+    // Logs a peer if packets to it leave by another interface than packets to the coordinator. On a
+    // machine with two networks this is no error, but often slow.
+    void check_route(int rank, const asio::ip::address& peer) const {
+        const auto coordinator = membership_.first().address();
+        for (const auto& address : {peer, coordinator})
+            if (is_loopback(address) || !interface_with(address).empty()) return;
+        const std::string used = interface_towards(peer), usual = interface_towards(coordinator);
+        if (!used.empty() && !usual.empty() && used != usual)
+            membership_.log().notice(
+                "traffic to ", name(rank), " leaves by ", used, ", not by ", usual,
+                " like traffic to the coordinator; choose another address with ",
+                "--advertise of rank ", rank);
+    }
+
     std::string name(int rank) const {
         return rank_name(rank, welcome_.peers[size_t(rank)].address);
     }
 
     Membership& membership_;
     const wire::Welcome& welcome_;
-    bool is_open() const { return membership_.state() == RankState::kOpen; }
     std::vector<int> peers_;
     const uint32_t generation_;
     std::vector<Link> links_;
     int unreached_ = -1;  // the rank for which it ends
     Clock::time_point deadline_ = Clock::now() + kAllEdges;
 };
-
-asio::awaitable<void> Edges::open() {
-    for (int rank : peers_)
-        if (rank < welcome_.rank) co_await dial_peer(rank);
-    for (co_await accept_waiting(); !missing().empty(); co_await accept_waiting())
-        co_await wait_for_news();
-}
-
-asio::awaitable<void> Edges::open_ring() {
-    co_await open();
-    membership_.ready();
-    while (!is_open()) {
-        co_await wait_for_news();
-        co_await accept_waiting();  // a peer that has not seen the answer dials again
-    }
-}
-
-// The names of the ranks that have not dialled yet.
-std::string Edges::missing() const {
-    std::string names;
-    for (int rank : peers_)
-        if (!has_edge(rank)) names += (names.empty() ? "" : ", ") + name(rank);
-    return names;
-}
-
-asio::awaitable<void> Edges::wait_for_news() {
-    membership_.status().throw_if_ended();
-    const auto left = std::chrono::ceil<milliseconds>(deadline_ - Clock::now());
-    const bool news = co_await membership_.wait_for_news(std::max(left, milliseconds(0)));
-    membership_.status().throw_if_ended();
-    if (news) co_return;
-    const std::string names = missing();
-    for (int rank : peers_)
-        if (!has_edge(rank)) unreached_ = rank;
-    fail(names.empty() ? "the other ranks did not open their edges" : names + " did not dial",
-         " within ", kAllEdges.count() / 1000, " s of the start");
-}
-
-asio::awaitable<void> Edges::dial_peer(int rank) {
-    const auto [host, port] = reachable(welcome_.peers[size_t(rank)].address, membership_.first());
-    std::string why;
-    for (int attempt = 1; attempt <= kEdgeAttempts; ++attempt) {
-        membership_.status().throw_if_ended();
-        try {
-            Socket socket = co_await dial(host, port, membership_.tls(), kDialPatience);
-            const wire::Edge edge{welcome_.job, welcome_.rank, rank, generation_};
-            co_await within(kDialPatience, socket, shake_hands(edge, socket));
-            add_edge(rank, std::move(socket));
-            co_return;
-        } catch (const std::system_error& e) {
-            why = reason(e.code());
-        } catch (const TimedOut&) {
-            why = "it accepts connections but does not answer";
-        } catch (const Error& e) {
-            why = e.what();
-        }
-        co_await sleep_for(kEdgePause * attempt);
-    }
-    membership_.status().throw_if_ended();
-    unreached_ = rank;
-    fail("it cannot reach ", name(rank), " at ", host, ":", port, ": ", why,
-         "; is a firewall in the way, or --port or --advertise of rank ", rank, " wrong?");
-}
-
-// Tells the coordinator, which decides which rank is lost.
-asio::awaitable<void> Edges::tell(const std::string& why) {
-    membership_.send(
-        wire::encode(wire::Abort{unreached_, why, wire::End::ring, welcome_.generation}));
-    deadline_ = Clock::now() + kVerdict;
-    while (!is_open() && Clock::now() < deadline_) co_await wait_for_news();
-}
-
-asio::awaitable<void> Edges::shake_hands(const wire::Edge& mine, Socket& socket) {
-    set_options(socket);
-    co_await write_message(socket, wire::encode(mine));
-    Message answer;
-    co_await read_message(socket, wire::kJoinLimit, answer);
-    if (answer.header.type == wire::Type::refuse) fail(wire::decode<wire::Refuse>(answer.body).why);
-    const auto edge = wire::decode<wire::Edge>(answer.body);
-    if (edge.job != mine.job || edge.from != mine.to || edge.to != mine.from)
-        fail("rank ", edge.from, " of another job answers there");
-}
-
-asio::awaitable<void> Edges::accept_waiting() {
-    auto& waiting = membership_.incoming_edges();
-    for (size_t i = 0; i < waiting.size();) {  // a rank that dialled again comes later
-        if (is_early(waiting[i].edge)) {
-            ++i;
-            continue;
-        }
-        IncomingEdge incoming = std::move(waiting[i]);
-        waiting.erase(waiting.begin() + ptrdiff_t(i));
-        const wire::Edge& edge = incoming.edge;
-        if (edge.job != welcome_.job || edge.generation != generation_ ||
-            edge.to != welcome_.rank || edge.from <= welcome_.rank || edge.from >= welcome_.world) {
-            membership_.listener().log_refusal(cat("refused an edge from rank ", edge.from,
-                                                   " to rank ", edge.to,
-                                                   " of another job or generation"));
-            continue;
-        }
-        try {
-            const std::string answer =
-                wire::encode(wire::Edge{welcome_.job, edge.to, edge.from, edge.generation});
-            co_await within(kDialPatience, incoming.socket, write_message(incoming.socket, answer));
-            add_edge(edge.from, std::move(incoming.socket));
-            Link& link = links_[size_t(edge.from)];
-            if (link.has_ended()) link = Link();  // it has given up, and dials again
-        } catch (const std::exception&) {
-            // The peer has hung up: it dials again, or reports an error of its own.
-        }
-    }
-}
-
-// Logs a peer if packets to it leave by another interface than packets to the coordinator. On a
-// machine with two networks this is no error, but often slow.
-void Edges::check_route(int rank, const asio::ip::address& peer) const {
-    const auto coordinator = membership_.first().address();
-    for (const auto& address : {peer, coordinator})
-        if (is_loopback(address) || !interface_with(address).empty()) return;
-    const std::string used = interface_towards(peer), usual = interface_towards(coordinator);
-    if (!used.empty() && !usual.empty() && used != usual)
-        membership_.log().notice("traffic to ", name(rank), " leaves by ", used, ", not by ", usual,
-                                 " like traffic to the coordinator; choose another address with ",
-                                 "--advertise of rank ", rank);
-}
-
-void Edges::add_edge(int rank, Socket socket) {
-    std::error_code gone;
-    const tcp::endpoint peer = socket.remote_endpoint(gone);
-    if (!gone) check_route(rank, peer.address());
-    links_[size_t(rank)] = Link(socket.release(), name(rank), std::move(socket.tls));
-}
 
 }  // namespace
 

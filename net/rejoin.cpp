@@ -16,16 +16,118 @@ class Rejoin {
  public:
     Rejoin(Membership& membership, int64_t step, bool planned)
         : m_(membership), step_(step), planned_(planned) {}
-    asio::awaitable<Connected> run();
+
+    asio::awaitable<Connected> run() {
+        for (;;) {
+            m_.leave_ring();
+            co_await until_welcome();
+            try {
+                Connected connected{m_.welcome()};
+                connected.links = co_await open_edges(m_, connected.welcome);
+                co_return connected;
+            } catch (const RingBroken&) {
+                // Another rank is lost: tries again.
+            }
+        }
+    }
 
  private:
     bool is_welcome() const { return m_.state() != RankState::kJoining; }
-    asio::awaitable<void> until_welcome();
-    asio::awaitable<void> find_coordinator();
-    asio::awaitable<bool> ask(int candidate, bool believes = true);
-    asio::awaitable<Socket> dial_candidate(int candidate);
-    void gone(int candidate);
-    asio::awaitable<void> find_lower_coordinator();
+    asio::awaitable<void> until_welcome() {
+        turn_ = Succession(Clock::now());  // ranks have other numbers
+        serving_ = m_.welcome().server;
+        while (!is_welcome()) {
+            if (m_.connected())
+                m_.send(wire::encode(m_.join_message(step_, planned_)));
+            else
+                co_await find_coordinator();
+            // Rarely, because each silent rank takes kAskPatience, and WELCOME waits for that.
+            auto due = Clock::now() + kAskPatience;
+            for (; m_.connected() && !is_welcome(); m_.status().throw_if_ended()) {
+                co_await m_.wait_for_news(kAskPatience);
+                if (Clock::now() < due) continue;
+                co_await find_lower_coordinator();
+                due = Clock::now() + kSilence;
+            }
+            m_.status().throw_if_ended();
+        }
+    }
+
+    // Finds a coordinator. Afterwards the membership has a connection on which JOIN was accepted.
+    asio::awaitable<void> find_coordinator() {
+        turn_ = Succession(Clock::now());
+        for (; !turn_.is_over(Clock::now()); co_await sleep_for(kRejoinPause)) {
+            const wire::Welcome& last = m_.welcome();
+            while (const auto candidate = turn_.next(
+                       {last.world, last.server, m_.coordinator_is_silent()}, Clock::now())) {
+                if (candidate == last.rank) m_.succeed();
+                if (co_await ask(*candidate)) co_return;
+            }
+        }
+        fail(
+            "the coordinator was lost, and no rank that this rank could reach served the next one "
+            "within ",
+            kNobody.count() / 1000, " s");
+    }
+
+    // Whether `candidate` (a rank, or -1: a coordinator in its own process) serves a coordinator
+    // and accepts this rank. believes: this rank ends if the candidate says that the job has ended.
+    asio::awaitable<bool> ask(int candidate, bool believes = true) {
+        if (turn_.is_gone(candidate)) co_return false;
+        try {
+            auto connection = std::make_shared<Connection>(co_await dial_candidate(candidate));
+            connection->send(wire::encode(m_.join_message(step_, planned_)));
+            Message answer;
+            co_await connection->read(answer, kAskPatience);
+            if (answer.header.type == wire::Type::status) {
+                if (is_welcome() || (!believes && m_.has_formed())) co_return false;  // meanwhile
+                m_.use(std::move(connection));
+                serving_ = candidate;
+                co_return true;
+            }
+            const auto refusal = wire::decode<wire::Refuse>(answer.body);
+            refusal.no_job ? gone(candidate) : turn_.answers(candidate);
+            if (!refusal.again && believes) m_.status().end(refusal.why, -1, wire::End::membership);
+        } catch (const NotReached& e) {
+            if (e.all_refused) gone(candidate);
+        } catch (const Error&) {
+            // Silent, or its name is not known now.
+        } catch (const std::system_error&) {
+            // It hung up, or dies.
+        }
+        m_.status().throw_if_ended();
+        co_return false;
+    }
+
+    asio::awaitable<Socket> dial_candidate(int candidate) {
+        if (candidate < 0) {
+            std::vector<tcp::endpoint> endpoints{m_.first()};
+            co_return co_await dial(endpoints, m_.tls(), kAskPatience);
+        }
+        // The network may not lead back to this machine's own --advertise address.
+        const bool everywhere = candidate == m_.welcome().rank && m_.listener().is_everywhere();
+        const auto [host, port] =
+            everywhere ? std::pair(std::string("localhost"), m_.listener().port())
+                       : reachable(m_.welcome().peers[size_t(candidate)].address, m_.first());
+        co_return co_await dial(host, port, m_.tls(), kAskPatience);
+    }
+
+    void gone(int candidate) {
+        turn_.gone(candidate);
+        if (candidate >= 0) m_.refused(candidate);
+    }
+
+    // Ranks that did not hear each other for a while may each serve a coordinator, and would wait
+    // for each other. So all go to that of the lowest rank, or to one in a process of its own.
+    asio::awaitable<void> find_lower_coordinator() {
+        for (int rank = m_.welcome().server < 0 ? -1 : 0; rank < serving_; ++rank) {
+            if (is_welcome()) break;
+            if (co_await ask(rank, /*believes=*/false)) {
+                m_.retire();
+                break;
+            }
+        }
+    }
 
     Membership& m_;
     const int64_t step_;
@@ -33,116 +135,6 @@ class Rejoin {
     Succession turn_{Clock::now()};
     int serving_ = -1;  // the rank whose coordinator has taken this one; -1: in its own process
 };
-
-asio::awaitable<Connected> Rejoin::run() {
-    for (;;) {
-        m_.leave_ring();
-        co_await until_welcome();
-        try {
-            Connected connected{m_.welcome()};
-            connected.links = co_await open_edges(m_, connected.welcome);
-            co_return connected;
-        } catch (const RingBroken&) {
-            // Another rank is lost: tries again.
-        }
-    }
-}
-
-asio::awaitable<void> Rejoin::until_welcome() {
-    turn_ = Succession(Clock::now());  // ranks have other numbers
-    serving_ = m_.welcome().server;
-    while (!is_welcome()) {
-        if (m_.connected())
-            m_.send(wire::encode(m_.join_message(step_, planned_)));
-        else
-            co_await find_coordinator();
-        // Rarely, because each silent rank takes kAskPatience, and WELCOME waits for that.
-        auto due = Clock::now() + kAskPatience;
-        for (; m_.connected() && !is_welcome(); m_.status().throw_if_ended()) {
-            co_await m_.wait_for_news(kAskPatience);
-            if (Clock::now() < due) continue;
-            co_await find_lower_coordinator();
-            due = Clock::now() + kSilence;
-        }
-        m_.status().throw_if_ended();
-    }
-}
-
-// Finds a coordinator. Afterwards the membership has a connection on which JOIN was accepted.
-asio::awaitable<void> Rejoin::find_coordinator() {
-    turn_ = Succession(Clock::now());
-    for (; !turn_.is_over(Clock::now()); co_await sleep_for(kRejoinPause)) {
-        const wire::Welcome& last = m_.welcome();
-        while (const auto candidate = turn_.next(
-                   {last.world, last.server, m_.coordinator_is_silent()}, Clock::now())) {
-            if (candidate == last.rank) m_.succeed();
-            if (co_await ask(*candidate)) co_return;
-        }
-    }
-    fail(
-        "the coordinator was lost, and no rank that this rank could reach served the next one "
-        "within ",
-        kNobody.count() / 1000, " s");
-}
-
-// Ranks that did not hear each other for a while may each serve a coordinator, and would wait for
-// each other. So all go to the coordinator of the lowest rank, or to one in a process of its own.
-asio::awaitable<void> Rejoin::find_lower_coordinator() {
-    for (int rank = m_.welcome().server < 0 ? -1 : 0; rank < serving_; ++rank) {
-        if (is_welcome()) break;
-        if (co_await ask(rank, /*believes=*/false)) {
-            m_.retire();
-            break;
-        }
-    }
-}
-
-// Whether `candidate` (a rank, or -1: a coordinator in its own process) serves a coordinator and
-// accepts this rank. believes: this rank ends if the candidate says that the job has ended.
-asio::awaitable<bool> Rejoin::ask(int candidate, bool believes) {
-    if (turn_.is_gone(candidate)) co_return false;
-    try {
-        auto connection = std::make_shared<Connection>(co_await dial_candidate(candidate));
-        connection->send(wire::encode(m_.join_message(step_, planned_)));
-        Message answer;
-        co_await connection->read(answer, kAskPatience);
-        if (answer.header.type == wire::Type::status) {
-            if (is_welcome() || (!believes && m_.has_formed())) co_return false;  // meanwhile
-            m_.use(std::move(connection));
-            serving_ = candidate;
-            co_return true;
-        }
-        const auto refusal = wire::decode<wire::Refuse>(answer.body);
-        refusal.no_job ? gone(candidate) : turn_.answers(candidate);
-        if (!refusal.again && believes) m_.status().end(refusal.why, -1, wire::End::membership);
-    } catch (const NotReached& e) {
-        if (e.all_refused) gone(candidate);
-    } catch (const Error&) {
-        // Silent, or its name is not known now.
-    } catch (const std::system_error&) {
-        // It hung up, or dies.
-    }
-    m_.status().throw_if_ended();
-    co_return false;
-}
-
-void Rejoin::gone(int candidate) {
-    turn_.gone(candidate);
-    if (candidate >= 0) m_.refused(candidate);
-}
-
-asio::awaitable<Socket> Rejoin::dial_candidate(int candidate) {
-    if (candidate < 0) {
-        std::vector<tcp::endpoint> endpoints{m_.first()};
-        co_return co_await dial(endpoints, m_.tls(), kAskPatience);
-    }
-    // The network may not lead back to this machine's own --advertise address.
-    const bool everywhere = candidate == m_.welcome().rank && m_.listener().is_everywhere();
-    const auto [host, port] =
-        everywhere ? std::pair(std::string("localhost"), m_.listener().port())
-                   : reachable(m_.welcome().peers[size_t(candidate)].address, m_.first());
-    co_return co_await dial(host, port, m_.tls(), kAskPatience);
-}
 
 }  // namespace
 

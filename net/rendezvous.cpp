@@ -48,21 +48,302 @@ class Rendezvous {
  public:
     Rendezvous(Membership& membership, JoinOptions options)
         : membership_(membership), options_(std::move(options)) {}
-    asio::awaitable<Connected> join();
+
+    asio::awaitable<Connected> join() {
+        deadline_ = Clock::now() + options_.join_timeout;
+        const std::string until = clock_time(options_.join_timeout);
+        std::string logged;
+        for (milliseconds pause = kFirstPause;; pause = std::min(pause * 3 / 2, kLongestPause)) {
+            std::string why;
+            try {
+                co_await attempt();
+                break;
+            } catch (const TryAgain& e) {
+                why = e.what();
+            }
+            if (Clock::now() + pause >= deadline_) fail_late(cat(why, "; ", advice(why)));
+            if (why != logged)
+                membership_.log().info("waiting for the coordinator at ", where(), ": ", why,
+                                       "; trying again until ", until);
+            logged = why;
+            membership_.set_joining(cat("the coordinator at ", where(), ": ", why));
+            co_await sleep_for(pause);
+        }
+        Connected connected{welcome_};
+        if (options_.newcomer) {
+            membership_.visit(welcome_, connection_->remote_endpoint());
+            connected.what = std::move(offer_.what);
+            co_return connected;
+        }
+        membership_.start(connection_, welcome_);
+        try {
+            connected.links = co_await open_edges(membership_, welcome_);
+        } catch (const RingBroken&) {  // which the first collective says
+            connected.links.resize(size_t(welcome_.world));
+        }
+        co_return connected;
+    }
 
  private:
-    asio::awaitable<void> attempt();
-    asio::awaitable<void> ask(std::vector<tcp::endpoint>& endpoints);
-    asio::awaitable<void> read_until_welcome();
-    asio::awaitable<void> connect(std::vector<tcp::endpoint>& endpoints);
-    asio::awaitable<void> take_offer();
-    asio::awaitable<wire::Offer> ask_rank(std::string address, tcp::endpoint first);
-    asio::awaitable<void> serve_if_mine();
-    bool try_to_listen(const asio::ip::address& address);
-    bool handle(const Message& message);
-    void listen_for_edges(const asio::ip::address& local);
-    wire::Join join_message() const;
-    std::string advertised() const;
+    // Dials, joins and waits for WELCOME. Throws TryAgain if a retry may help, otherwise Error.
+    asio::awaitable<void> attempt() {
+        std::vector<tcp::endpoint> endpoints;
+        try {
+            if (!serve_decided_) co_await serve_if_mine();
+            endpoints = co_await resolve(options_.host, options_.port);
+        } catch (const AccessError&) {
+            throw;
+        } catch (const Error& e) {
+            throw TryAgain(e.what());
+        }
+        // DNS shuffles the addresses. Sorted, they always fail with the same text, logged once.
+        const bool v6 = endpoints.front().address().is_v6();
+        std::ranges::sort(endpoints, {}, [v6](const tcp::endpoint& e) {
+            return std::pair(e.address().is_v6() != v6, e);
+        });
+        for (std::string why;;) {
+            try {
+                co_return co_await ask(endpoints);
+            } catch (const TryAgain& e) {
+                why += cat(why.empty() ? "" : ", ", e.what());
+            }
+            if (endpoints.empty()) throw TryAgain(why);
+        }
+    }
+
+    // Asks the first of `endpoints` that answers. A name may have the addresses of all ranks
+    // (Swarm's tasks.SERVICE, a headless service); a rank that is not the coordinator says so.
+    asio::awaitable<void> ask(std::vector<tcp::endpoint>& endpoints) {
+        co_await connect(endpoints);
+        listen_for_edges(connection_->local_endpoint().address());
+        if (options_.newcomer) co_return co_await take_offer();
+        connection_->send(wire::encode(join_message()));
+        membership_.send_heartbeats(connection_);
+        std::string refused;
+        try {
+            co_return co_await read_until_welcome();
+        } catch (const Refused& e) {
+            if (options_.rank >= 0 || options_.world > 0 || !options_.elastic) throw;
+            refused = e.what();
+        }
+        // If the job already trains, a rank without a number joins it as with --join.
+        std::vector<tcp::endpoint> there{connection_->remote_endpoint()};
+        options_.newcomer = true;
+        try {
+            co_await connect(there);
+            co_await take_offer();
+        } catch (const std::exception&) {
+            if (offer_.server < 0 && !offer_.what.empty()) throw;  // that will not change
+            options_.newcomer = false;
+            throw TryAgain(refused);
+        }
+    }
+
+    asio::awaitable<void> read_until_welcome() {
+        try {
+            for (Message message;;) {
+                co_await connection_->read(message,
+                                           std::max(kAnswerPatience, 5 * options_.heartbeat));
+                if (handle(message)) co_return;
+                if (Clock::now() > deadline_) fail_late(last_status_);
+            }
+        } catch (const std::system_error& e) {
+            throw TryAgain(cat(reason(e.code()), " by ", connection_->remote()));
+        } catch (const TimedOut&) {
+            throw TryAgain(
+                cat("no answer from ", connection_->remote(), ", though it accepts connections"));
+        } catch (const wire::NotConvoy& e) {
+            fail("what listens at ", where(), " is ", e.version ? "another Convoy: " : "", e.what(),
+                 e.version ? "" : "; check host and port of --coord");
+        }
+    }
+
+    asio::awaitable<void> connect(std::vector<tcp::endpoint>& endpoints) {
+        if (connection_) connection_->close();
+        try {
+            connection_ = std::make_shared<Connection>(
+                co_await dial(endpoints, membership_.tls(), kDialPatience));
+        } catch (const AccessError&) {
+            throw;
+        } catch (const Error& e) {
+            throw TryAgain(e.what());
+        }
+    }
+
+    // A coordinator in a process of its own does not know what is trained, but the ranks do.
+    asio::awaitable<void> take_offer() {
+        const tcp::endpoint first = connection_->remote_endpoint();
+        connection_->send(wire::encode_empty(wire::Type::offer));
+        co_await read_until_welcome();
+        connection_->close();
+        if (!offer_.what.empty() && offer_.server < 0)
+            fail("a rank answers at ", where(),
+                 ", but the coordinator of this job is a process without a rank: ",
+                 "give the address of that process to --coord");
+        if (offer_.what.empty()) offer_ = co_await ask_rank(offer_.peers.front().address, first);
+        membership_.log().info("a job of ", counted(offer_.peers.size(), "rank"), " trains there");
+        // The job as a newcomer sees it: it comes after the ranks, and there is no ring.
+        const int ranks = int(offer_.peers.size());
+        welcome_ = {offer_.job,    offer_.generation, ranks,       ranks + 1,
+                    offer_.server, offer_.rules,      offer_.peers};
+        welcome_.peers.push_back({host_id(), advertised(), membership_.process()});
+    }
+
+    asio::awaitable<wire::Offer> ask_rank(std::string address, tcp::endpoint first) {
+        const auto [host, port] = reachable(address, first);
+        const auto connection = std::make_shared<Connection>(
+            co_await dial(host, port, membership_.tls(), kDialPatience));
+        connection->send(wire::encode_empty(wire::Type::offer));
+        Message answer;
+        co_await connection->read(answer, kDialPatience);
+        if (answer.header.type == wire::Type::refuse)
+            fail(wire::decode<wire::Refuse>(answer.body).why);
+        if (answer.header.type != wire::Type::offer)
+            fail("it answered ", wire::name(answer.header.type));
+        co_return wire::decode<wire::Offer>(answer.body, answer.header.generation);
+    }
+
+    // Rank 0 serves the coordinator, unless somebody already listens there. So does a rank without
+    // a number on the machine that --coord names. Throws Error while the name is not known.
+    asio::awaitable<void> serve_if_mine() {
+        serve_decided_ = options_.rank > 0 || options_.newcomer;
+        if (serve_decided_) co_return;
+        const auto endpoints = co_await resolve(options_.host, options_.port);
+        serve_decided_ = true;
+        Listener& listener = membership_.listener();
+        // A host name that means loopback here (Debian's /etc/hosts does that to one's own name)
+        // means this machine's outer address to the others: listen everywhere.
+        const bool own_name =
+            !means_this_machine(options_.host) &&
+            std::ranges::any_of(endpoints, [](const auto& e) { return is_loopback(e.address()); });
+        bool in_use = false;
+        for (const tcp::endpoint& endpoint : endpoints)
+            if (!own_name) in_use = try_to_listen(endpoint.address()) || in_use;
+        // If no address is ours, --coord names a forwarded port, a public address in front of this
+        // machine, or a coordinator that is not up yet. JOIN works in all these cases.
+        if (!listener.is_open() && !in_use && (own_name || options_.rank == 0)) try_to_listen({});
+        if (!listener.is_open()) co_return;
+        serves_ = true;
+        listener.tell_if_exposed();
+        listening_at_ = endpoints.front().address();
+        if (options_.port == 0) options_.port = listener.port();
+        membership_.serve(options_.world);
+        if (options_.listening) options_.listening(listener.port());
+    }
+
+    // If `address` is ours, listens there for the coordinator (no address: at all addresses of this
+    // machine). Returns whether the port is already in use there.
+    bool try_to_listen(const asio::ip::address& address) {
+        Listener& listener = membership_.listener();
+        const uint16_t port = listener.is_open() ? listener.port() : options_.port;
+        try {
+            address.is_unspecified() ? listener.open_everywhere(port)
+                                     : listener.open(address, port);
+        } catch (const std::system_error& e) {
+            if (e.code() == asio::error::access_denied)
+                fail("listening at port ", port, " is not allowed: take one above 1023");
+            if (e.code() == asio::error::address_in_use) {
+                membership_.log().info("port ", port,
+                                       " is in use on this machine, probably by the coordinator");
+                return true;
+            }
+            if (e.code().value() != EADDRNOTAVAIL) throw;  // Asio knows no condition for this one
+        }
+        return false;
+    }
+
+    // Handles one message of the coordinator. Returns true for WELCOME.
+    bool handle(const Message& message) {
+        using wire::Type;
+        switch (message.header.type) {
+            case Type::status:
+                if (std::string text = wire::decode_text(message.body); text != last_status_)
+                    membership_.log().info(last_status_ = text);
+                membership_.set_joining(last_status_);
+                return false;
+            case Type::refuse: {
+                const auto refuse = wire::decode<wire::Refuse>(message.body);
+                if (refuse.again) throw Refused(refuse.why);
+                fail("the coordinator at ", where(), " refuses this rank: ", refuse.why);
+            }
+            case Type::welcome:
+                if (options_.newcomer) break;
+                welcome_ = wire::decode<wire::Welcome>(message.body, message.header.generation);
+                return true;
+            case Type::offer:
+                if (!options_.newcomer) break;
+                offer_ = wire::decode<wire::Offer>(message.body, message.header.generation);
+                return true;
+            case Type::leave: throw TryAgain(cat(connection_->remote(), " has ended"));
+            case Type::heartbeat:
+            case Type::notice: return false;
+            default: break;
+        }
+        fail("the coordinator at ", where(), " sent ", wire::name(message.header.type),
+             ", for which this rank did not ask");
+    }
+
+    // Opens the port that peers dial. Without --port, the coordinator of this process uses it too.
+    void listen_for_edges(const asio::ip::address& local) {
+        Listener& listener = membership_.listener();
+        const bool wanted_elsewhere = options_.listen_port && options_.listen_port != options_.port;
+        if (serves_ && (!wanted_elsewhere || own_port_)) return;
+        if (!serves_ && listener.is_open()) {
+            if (local == listening_at_) return;
+            listener.close();  // another route to the coordinator since the last attempt
+        }
+        const bool everywhere = !options_.advertise.empty() ||
+                                (is_loopback(local) && !means_this_machine(options_.host));
+        // On the coordinator's machine a rank never takes the coordinator's port: if the
+        // coordinator is killed, its successor must be able to listen there.
+        const bool beside_coordinator = connection_->remote_endpoint().address() == local;
+        const int first = options_.listen_port
+                              ? options_.listen_port
+                              : std::min(options_.port + int{beside_coordinator}, 65'535);
+        const int last = options_.listen_port ? first : std::min(first + kPortsTried, 65'535);
+        for (int port = first; port <= last; ++port) {
+            try {
+                everywhere ? listener.open_everywhere(uint16_t(port))
+                           : listener.open(local, uint16_t(port));
+                listening_at_ = local;
+                own_port_ = true;
+                return;
+            } catch (const std::system_error& e) {
+                if (e.code() != asio::error::address_in_use || port == last)
+                    fail("cannot listen at ", local.to_string(), ", port ", port,
+                         " (--port): ", reason(e.code()));
+            }
+        }
+    }
+
+    wire::Join join_message() const {
+        const auto ms = [](milliseconds time) {
+            return uint32_t(std::clamp<int64_t>(time.count(), 0, UINT32_MAX));
+        };
+        wire::Join join;
+        join.rank = options_.rank;
+        join.world = options_.world;
+        join.serves = membership_.coordinator_id();
+        join.heartbeat_ms = ms(options_.heartbeat);
+        join.rules = {options_.bf16_wire,           options_.elastic,   options_.alone,
+                      uint32_t(options_.min_world), ms(options_.stall), options_.shm};
+        join.process = membership_.process();
+        join.host = options_.host_id.empty() ? host_id() : options_.host_id;
+        join.address = advertised();
+        join.settings = options_.settings;
+        return join;
+    }
+
+    std::string advertised() const {
+        const uint16_t port = own_port_ && options_.listen_port ? options_.listen_port
+                                                                : membership_.listener().port();
+        if (options_.advertise.empty())
+            return address_text(tcp::endpoint(connection_->local_endpoint().address(), port));
+        const auto [host, own] = split_address(options_.advertise, "--advertise");
+        return cat(host.find(':') == std::string::npos ? host : cat("[", host, "]"), ":",
+                   own ? own : port);
+    }
+
     [[noreturn]] void fail_late(const std::string& why) const {
         fail("no job at ", where(), " in ", options_.join_timeout.count() / 1000, " s: ", why);
     }
@@ -78,297 +359,6 @@ class Rendezvous {
     std::string last_status_;
     wire::Welcome welcome_;
 };
-
-asio::awaitable<Connected> Rendezvous::join() {
-    deadline_ = Clock::now() + options_.join_timeout;
-    const std::string until = clock_time(options_.join_timeout);
-    std::string logged;
-    for (milliseconds pause = kFirstPause;; pause = std::min(pause * 3 / 2, kLongestPause)) {
-        std::string why;
-        try {
-            co_await attempt();
-            break;
-        } catch (const TryAgain& e) {
-            why = e.what();
-        }
-        if (Clock::now() + pause >= deadline_) fail_late(cat(why, "; ", advice(why)));
-        if (why != logged)
-            membership_.log().info("waiting for the coordinator at ", where(), ": ", why,
-                                   "; trying again until ", until);
-        logged = why;
-        membership_.set_joining(cat("the coordinator at ", where(), ": ", why));
-        co_await sleep_for(pause);
-    }
-    Connected connected{welcome_};
-    if (options_.newcomer) {
-        membership_.visit(welcome_, connection_->remote_endpoint());
-        connected.what = std::move(offer_.what);
-        co_return connected;
-    }
-    membership_.start(connection_, welcome_);
-    try {
-        connected.links = co_await open_edges(membership_, welcome_);
-    } catch (const RingBroken&) {  // which the first collective says
-        connected.links.resize(size_t(welcome_.world));
-    }
-    co_return connected;
-}
-
-// Dials, joins and waits for WELCOME. Throws TryAgain if a retry may help, otherwise Error.
-asio::awaitable<void> Rendezvous::attempt() {
-    std::vector<tcp::endpoint> endpoints;
-    try {
-        if (!serve_decided_) co_await serve_if_mine();
-        endpoints = co_await resolve(options_.host, options_.port);
-    } catch (const AccessError&) {
-        throw;
-    } catch (const Error& e) {
-        throw TryAgain(e.what());
-    }
-    // DNS shuffles the addresses. Sorted, they always fail with the same text, logged once.
-    const bool v6 = endpoints.front().address().is_v6();
-    std::ranges::sort(endpoints, {}, [v6](const tcp::endpoint& e) {
-        return std::pair(e.address().is_v6() != v6, e);
-    });
-    for (std::string why;;) {
-        try {
-            co_return co_await ask(endpoints);
-        } catch (const TryAgain& e) {
-            why += cat(why.empty() ? "" : ", ", e.what());
-        }
-        if (endpoints.empty()) throw TryAgain(why);
-    }
-}
-
-// Asks the first of `endpoints` that answers. A name may have the addresses of all ranks (Swarm's
-// tasks.SERVICE, a headless service); a rank that is not the coordinator says so.
-asio::awaitable<void> Rendezvous::ask(std::vector<tcp::endpoint>& endpoints) {
-    co_await connect(endpoints);
-    listen_for_edges(connection_->local_endpoint().address());
-    if (options_.newcomer) co_return co_await take_offer();
-    connection_->send(wire::encode(join_message()));
-    membership_.send_heartbeats(connection_);
-    std::string refused;
-    try {
-        co_return co_await read_until_welcome();
-    } catch (const Refused& e) {
-        if (options_.rank >= 0 || options_.world > 0 || !options_.elastic) throw;
-        refused = e.what();
-    }
-    // If the job already trains, a rank without a number joins it as with --join.
-    std::vector<tcp::endpoint> there{connection_->remote_endpoint()};
-    options_.newcomer = true;
-    try {
-        co_await connect(there);
-        co_await take_offer();
-    } catch (const std::exception&) {
-        if (offer_.server < 0 && !offer_.what.empty()) throw;  // that will not change
-        options_.newcomer = false;
-        throw TryAgain(refused);
-    }
-}
-
-asio::awaitable<void> Rendezvous::connect(std::vector<tcp::endpoint>& endpoints) {
-    if (connection_) connection_->close();
-    try {
-        connection_ = std::make_shared<Connection>(
-            co_await dial(endpoints, membership_.tls(), kDialPatience));
-    } catch (const AccessError&) {
-        throw;
-    } catch (const Error& e) {
-        throw TryAgain(e.what());
-    }
-}
-
-// A coordinator in a process of its own does not know what is trained, so the ranks must say it.
-asio::awaitable<void> Rendezvous::take_offer() {
-    const tcp::endpoint first = connection_->remote_endpoint();
-    connection_->send(wire::encode_empty(wire::Type::offer));
-    co_await read_until_welcome();
-    connection_->close();
-    if (!offer_.what.empty() && offer_.server < 0)
-        fail("a rank answers at ", where(),
-             ", but the coordinator of this job is a process without a rank: ",
-             "give the address of that process to --coord");
-    if (offer_.what.empty()) offer_ = co_await ask_rank(offer_.peers.front().address, first);
-    membership_.log().info("a job of ", counted(offer_.peers.size(), "rank"), " trains there");
-    // The job as a newcomer sees it: it comes after the ranks, and there is no ring.
-    const int ranks = int(offer_.peers.size());
-    welcome_ = {offer_.job,    offer_.generation, ranks,       ranks + 1,
-                offer_.server, offer_.rules,      offer_.peers};
-    welcome_.peers.push_back({host_id(), advertised(), membership_.process()});
-}
-
-asio::awaitable<wire::Offer> Rendezvous::ask_rank(std::string address, tcp::endpoint first) {
-    const auto [host, port] = reachable(address, first);
-    const auto connection =
-        std::make_shared<Connection>(co_await dial(host, port, membership_.tls(), kDialPatience));
-    connection->send(wire::encode_empty(wire::Type::offer));
-    Message answer;
-    co_await connection->read(answer, kDialPatience);
-    if (answer.header.type == wire::Type::refuse) fail(wire::decode<wire::Refuse>(answer.body).why);
-    if (answer.header.type != wire::Type::offer)
-        fail("it answered ", wire::name(answer.header.type));
-    co_return wire::decode<wire::Offer>(answer.body, answer.header.generation);
-}
-
-asio::awaitable<void> Rendezvous::read_until_welcome() {
-    try {
-        for (Message message;;) {
-            co_await connection_->read(message, std::max(kAnswerPatience, 5 * options_.heartbeat));
-            if (handle(message)) co_return;
-            if (Clock::now() > deadline_) fail_late(last_status_);
-        }
-    } catch (const std::system_error& e) {
-        throw TryAgain(cat(reason(e.code()), " by ", connection_->remote()));
-    } catch (const TimedOut&) {
-        throw TryAgain(
-            cat("no answer from ", connection_->remote(), ", though it accepts connections"));
-    } catch (const wire::NotConvoy& e) {
-        fail("what listens at ", where(), " is ", e.version ? "another Convoy: " : "", e.what(),
-             e.version ? "" : "; check host and port of --coord");
-    }
-}
-
-// Handles one message of the coordinator. Returns true for WELCOME.
-bool Rendezvous::handle(const Message& message) {
-    using wire::Type;
-    switch (message.header.type) {
-        case Type::status:
-            if (std::string text = wire::decode_text(message.body); text != last_status_)
-                membership_.log().info(last_status_ = text);
-            membership_.set_joining(last_status_);
-            return false;
-        case Type::refuse: {
-            const auto refuse = wire::decode<wire::Refuse>(message.body);
-            if (refuse.again) throw Refused(refuse.why);
-            fail("the coordinator at ", where(), " refuses this rank: ", refuse.why);
-        }
-        case Type::welcome:
-            if (options_.newcomer) break;
-            welcome_ = wire::decode<wire::Welcome>(message.body, message.header.generation);
-            return true;
-        case Type::offer:
-            if (!options_.newcomer) break;
-            offer_ = wire::decode<wire::Offer>(message.body, message.header.generation);
-            return true;
-        case Type::leave: throw TryAgain(cat(connection_->remote(), " has ended"));
-        case Type::heartbeat:
-        case Type::notice: return false;
-        default: break;
-    }
-    fail("the coordinator at ", where(), " sent ", wire::name(message.header.type),
-         ", for which this rank did not ask");
-}
-
-// Rank 0 serves the coordinator, unless somebody already listens there. So does a rank without a
-// number on the machine that --coord names. Throws Error while the name is not known.
-asio::awaitable<void> Rendezvous::serve_if_mine() {
-    serve_decided_ = options_.rank > 0 || options_.newcomer;
-    if (serve_decided_) co_return;
-    const auto endpoints = co_await resolve(options_.host, options_.port);
-    serve_decided_ = true;
-    Listener& listener = membership_.listener();
-    // A host name that means loopback here (Debian's /etc/hosts does that to one's own name) means
-    // this machine's outer address to the others: listen everywhere.
-    const bool own_name =
-        !means_this_machine(options_.host) &&
-        std::ranges::any_of(endpoints, [](const auto& e) { return is_loopback(e.address()); });
-    bool in_use = false;
-    for (const tcp::endpoint& endpoint : endpoints)
-        if (!own_name) in_use = try_to_listen(endpoint.address()) || in_use;
-    // If no address is ours, --coord names a forwarded port, a public address in front of this
-    // machine, or a coordinator that is not up yet. JOIN works in all these cases.
-    if (!listener.is_open() && !in_use && (own_name || options_.rank == 0)) try_to_listen({});
-    if (!listener.is_open()) co_return;
-    serves_ = true;
-    listener.tell_if_exposed();
-    listening_at_ = endpoints.front().address();
-    if (options_.port == 0) options_.port = listener.port();
-    membership_.serve(options_.world);
-    if (options_.listening) options_.listening(listener.port());
-}
-
-// If `address` is ours, listens there for the coordinator (no address: at all addresses of this
-// machine). Returns whether the port is already in use there.
-bool Rendezvous::try_to_listen(const asio::ip::address& address) {
-    Listener& listener = membership_.listener();
-    const uint16_t port = listener.is_open() ? listener.port() : options_.port;
-    try {
-        address.is_unspecified() ? listener.open_everywhere(port) : listener.open(address, port);
-    } catch (const std::system_error& e) {
-        if (e.code() == asio::error::access_denied)
-            fail("listening at port ", port, " is not allowed: take one above 1023");
-        if (e.code() == asio::error::address_in_use) {
-            membership_.log().info("port ", port,
-                                   " is in use on this machine, probably by the coordinator");
-            return true;
-        }
-        if (e.code().value() != EADDRNOTAVAIL) throw;  // Asio knows no condition for this one
-    }
-    return false;
-}
-
-// Opens the port that peers dial. Without --port, the coordinator of this process uses it too.
-void Rendezvous::listen_for_edges(const asio::ip::address& local) {
-    Listener& listener = membership_.listener();
-    const bool wanted_elsewhere = options_.listen_port && options_.listen_port != options_.port;
-    if (serves_ && (!wanted_elsewhere || own_port_)) return;
-    if (!serves_ && listener.is_open()) {
-        if (local == listening_at_) return;
-        listener.close();  // another route to the coordinator since the last attempt
-    }
-    const bool everywhere =
-        !options_.advertise.empty() || (is_loopback(local) && !means_this_machine(options_.host));
-    // On the coordinator's machine a rank never takes the coordinator's port: if the coordinator is
-    // killed, its successor must be able to listen there.
-    const bool beside_coordinator = connection_->remote_endpoint().address() == local;
-    const int first = options_.listen_port
-                          ? options_.listen_port
-                          : std::min(options_.port + int{beside_coordinator}, 65'535);
-    const int last = options_.listen_port ? first : std::min(first + kPortsTried, 65'535);
-    for (int port = first; port <= last; ++port) {
-        try {
-            everywhere ? listener.open_everywhere(uint16_t(port))
-                       : listener.open(local, uint16_t(port));
-            listening_at_ = local;
-            own_port_ = true;
-            return;
-        } catch (const std::system_error& e) {
-            if (e.code() != asio::error::address_in_use || port == last)
-                fail("cannot listen at ", local.to_string(), ", port ", port,
-                     " (--port): ", reason(e.code()));
-        }
-    }
-}
-
-std::string Rendezvous::advertised() const {
-    const uint16_t port =
-        own_port_ && options_.listen_port ? options_.listen_port : membership_.listener().port();
-    if (options_.advertise.empty())
-        return address_text(tcp::endpoint(connection_->local_endpoint().address(), port));
-    const auto [host, own] = split_address(options_.advertise, "--advertise");
-    return cat(host.find(':') == std::string::npos ? host : cat("[", host, "]"), ":",
-               own ? own : port);
-}
-
-wire::Join Rendezvous::join_message() const {
-    const auto ms = [](milliseconds time) {
-        return uint32_t(std::clamp<int64_t>(time.count(), 0, UINT32_MAX));
-    };
-    wire::Join join;
-    join.rank = options_.rank;
-    join.world = options_.world;
-    join.serves = membership_.coordinator_id();
-    join.heartbeat_ms = ms(options_.heartbeat);
-    join.rules = {options_.bf16_wire,           options_.elastic,   options_.alone,
-                  uint32_t(options_.min_world), ms(options_.stall), options_.shm};
-    join.process = membership_.process();
-    join.host = options_.host_id.empty() ? host_id() : options_.host_id;
-    join.address = advertised();
-    join.settings = options_.settings;
-    return join;
-}
 
 }  // namespace
 
