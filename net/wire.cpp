@@ -14,26 +14,13 @@ static_assert(std::endian::native == std::endian::little && sizeof(int) == 4,
 
 namespace {
 
-constexpr std::pair<Type, const char*> kNames[] = {{Type::join, "JOIN"},
-                                                   {Type::status, "STATUS"},
-                                                   {Type::refuse, "REFUSE"},
-                                                   {Type::welcome, "WELCOME"},
-                                                   {Type::edge, "EDGE"},
-                                                   {Type::ready, "READY"},
-                                                   {Type::generation, "GENERATION"},
-                                                   {Type::heartbeat, "HEARTBEAT"},
-                                                   {Type::notice, "NOTICE"},
-                                                   {Type::abort, "ABORT"},
-                                                   {Type::leave, "LEAVE"},
-                                                   {Type::health, "HEALTH"},
-                                                   {Type::message, "MESSAGE"},
-                                                   {Type::offer, "OFFER"},
-                                                   {Type::newcomer, "NEWCOMER"},
-                                                   {Type::sum, "SUM"},
-                                                   {Type::broadcast, "BROADCAST"},
-                                                   {Type::gather, "GATHER"},
-                                                   {Type::barrier, "BARRIER"},
-                                                   {Type::probe, "PROBE"}};
+// In the order of enum Type: from 0, and from Type::sum on. null: not a type.
+constexpr const char* kNames[] = {
+    nullptr,  "JOIN",  "STATUS", "REFUSE", "WELCOME", "EDGE",  "READY", "GENERATION", "HEARTBEAT",
+    "NOTICE", "ABORT", "LEAVE",  "HEALTH", "MESSAGE", nullptr, nullptr, "OFFER",      "NEWCOMER"};
+constexpr const char* kCollectives[] = {"SUM", "BROADCAST", "GATHER", "BARRIER", "PROBE"};
+static_assert(std::size(kNames) == size_t(Type::newcomer) + 1 &&
+              std::size(kCollectives) == size_t(Type::probe) - size_t(Type::sum) + 1);
 
 // The header as it lies on the wire.
 struct HeaderBytes {
@@ -208,8 +195,9 @@ void check(const auto&) {}
 }  // namespace
 
 const char* name(Type type) {
-    const auto found = std::ranges::find(kNames, type, &std::pair<Type, const char*>::first);
-    return found == std::end(kNames) ? nullptr : found->second;
+    const size_t number = size_t(type), collective = number - size_t(Type::sum);
+    if (number < std::size(kNames)) return kNames[number];
+    return collective < std::size(kCollectives) ? kCollectives[collective] : nullptr;
 }
 
 void encode(const Header& header, std::span<std::byte, kHeaderBytes> out) {
