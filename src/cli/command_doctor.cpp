@@ -1,9 +1,6 @@
 // command_doctor.cpp — doctor: checks this machine for everything that would prevent a job, slow it
 // down or end it, and says what to do about it.
-#include <netdb.h>
-#include <poll.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <sys/timex.h>
 #include <unistd.h>
@@ -13,11 +10,11 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <memory>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "net/rendezvous.h"
+#include "net/connection.h"
 #include "src/base/number.h"
 #include "src/base/text.h"
 #include "src/cli/commands.h"
@@ -145,52 +142,40 @@ Diagnosis gpu() {
 
 // Whether a rank could listen at `port`.
 Diagnosis port(uint16_t port) {
-    addrinfo hints{}, *found = nullptr;
-    hints.ai_flags = AI_PASSIVE, hints.ai_socktype = SOCK_STREAM;
-    if (const int error = getaddrinfo(nullptr, std::to_string(port).c_str(), &hints, &found))
-        return {State::bad, gai_strerror(error), "check that this machine has an address"};
-    const std::unique_ptr<addrinfo, void (*)(addrinfo*)> freeing(found, freeaddrinfo);
-    int why = 0;
-    for (addrinfo* at = found; at;
-         at = at->ai_next) {  // of both families, as far as they are there
-        const int s = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
-        if (s < 0) continue;
-        setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-        if (bind(s, at->ai_addr, at->ai_addrlen) != 0 || listen(s, 1) != 0) why = errno;
-        close(s);
-    }
-    if (why == 0) return {State::ok, cat(port, " is free")};
-    return {State::note, cat(port, ": ", std::strerror(why)),
+    asio::io_context io;
+    std::string why;
+    for (const tcp& family : {tcp::v4(), tcp::v6()}) try {
+            const tcp::acceptor listens(io, tcp::endpoint(family, port));
+        } catch (const std::system_error& error) {
+            if (error.code() != asio::error::address_family_not_supported)
+                why = error.code().message();
+        }
+    if (why.empty()) return {State::ok, cat(port, " is free")};
+    return {State::note, cat(port, ": ", why),
             "`trainer health` tells whether a rank listens there; choose another port with --port"};
 }
 
-// Whether the coordinator can be reached; waits at most two seconds.
+// Whether the coordinator can be reached; waits at most two seconds for each of its addresses.
 Diagnosis coordinator(const std::string& coord) {
     const auto [host, number] = coordinator_address(coord);
-    addrinfo hints{}, *found = nullptr;
-    hints.ai_socktype = SOCK_STREAM;
-    if (const int error = getaddrinfo(host.c_str(), std::to_string(number).c_str(), &hints, &found))
-        return {State::bad, cat(printable(host), ": ", gai_strerror(error)),
-                "check the name, or give the IP address"};
-    const std::unique_ptr<addrinfo, void (*)(addrinfo*)> freeing(found, freeaddrinfo);
-    int error = 0;
-    for (addrinfo* at = found; at; at = at->ai_next) {
-        const int s = socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-        error = s >= 0 && connect(s, at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
-        if (pollfd wait{s, POLLOUT, 0}; error == EINPROGRESS) {
-            socklen_t size = sizeof error;
-            if (poll(&wait, 1, 2000) < 1)
-                error = ETIMEDOUT;
-            else
-                getsockopt(s, SOL_SOCKET, SO_ERROR, &error, &size);
-        }
-        if (s >= 0) close(s);
-        if (error == 0) return {State::ok, cat(coord, " answers")};
-        if (error == ECONNREFUSED)
+    asio::io_context io;
+    const auto call = [host = host, number = number]() -> asio::awaitable<void> {
+        const TlsContext none;
+        co_await dial(host, number, none, std::chrono::seconds(2));
+    };
+    std::future<void> called = asio::co_spawn(io, call, asio::use_future);
+    io.run();
+    try {
+        called.get();
+        return {State::ok, cat(coord, " answers")};
+    } catch (const NotReached& error) {
+        if (std::string_view(error.what()).find("connection refused") != std::string::npos)
             return {State::ok, cat(coord, " can be reached; nobody listens there yet")};
+        return {State::bad, cat(printable(coord), ": ", error.what()),
+                "check the address and the route, and open this port in firewalls"};
+    } catch (const Error& error) {
+        return {State::bad, printable(error.what()), "check the name, or give the IP address"};
     }
-    return {State::bad, cat(printable(coord), ": ", std::strerror(error)),
-            "check the address and the route, and open this port in firewalls"};
 }
 
 }  // namespace
