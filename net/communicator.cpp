@@ -154,9 +154,7 @@ class RingCommunicator final : public RingCollectives<Communicator> {
                     {},
                     cat("ring ", connected.welcome.generation, ": ", connected.welcome.why)};
         for (const wire::Member& peer : connected.welcome.peers)
-            ranks.before.push_back(
-                int(std::ranges::find(me_.peers, peer.process, &wire::Member::process) -
-                    me_.peers.begin()));
+            ranks.before.push_back(rank_of(me_, peer.process));
         me_ = std::move(connected.welcome);
         share_memory();
         return ranks;

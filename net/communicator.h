@@ -87,7 +87,7 @@ struct Peer {
 // Ranks and their numbers after regroup().
 struct Ranks {
     std::vector<Peer> peers;  // by rank
-    std::vector<int> before;  // the rank of each peer in the broken ring
+    std::vector<int> before;  // the rank of each peer in the broken ring; -1: a newcomer
     std::string why;          // "ring 4: rank 2 (…) lost: …; 3 ranks, step 812 redone"
 };
 
@@ -153,17 +153,17 @@ class Communicator {
     // Times both directions of every edge of the ring, one after the other. Collective; blocks, in
     // order with the sums, about 0.1 s per edge. Every rank returns the same list: two entries per
     // edge, none if there is no edge.
-    virtual std::vector<EdgeTiming> measure_edges() = 0;
+    virtual std::vector<EdgeTiming> measure_edges() { return {}; }
 
     // Sets the step and phase of this rank. Heartbeats carry them, so the log of a waiting rank can
     // say why it waits. Cheap: call it at each change of phase.
-    virtual void set_progress(int64_t step, Phase phase) = 0;
+    virtual void set_progress(int64_t step, Phase phase) { (void)step, (void)phase; }
 
     // Tells all ranks that this rank fails, and why. The others fail with "rank N (address): why".
     virtual void abort(const std::string& why) noexcept = 0;
     // Leaves the job: from now on the end of this rank's connection is no failure. Call it once all
     // collectives are done (a barrier before it keeps ranks from leaving early).
-    virtual void leave() noexcept = 0;
+    virtual void leave() noexcept {}
     // The rank that was lost first or called abort(), the same on all survivors; -1 if none.
     virtual int lost_rank() const = 0;
 
@@ -175,9 +175,9 @@ class Communicator {
     virtual void on_stall(std::function<void(const std::string&)> then) { (void)then; }
 
     // Payload bytes that this rank has sent to its peers in collectives, headers included.
-    virtual uint64_t bytes_sent() const = 0;
+    virtual uint64_t bytes_sent() const { return 0; }
     // Seconds in which a collective was at work, waiting for other ranks included.
-    virtual double seconds_busy() const = 0;
+    virtual double seconds_busy() const { return 0; }
 
     // Only this rank fails. It leaves an elastic job with this reason; the others log the reason
     // and continue. Any other job ends, as by abort().

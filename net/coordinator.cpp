@@ -619,8 +619,7 @@ void Coordinator::hurry() {
 void Coordinator::check_silence(Client& client) {
     const milliseconds patience = 3 * milliseconds(client.join.heartbeat_ms);
     if (client.left || now_ - client.heard < patience) return;
-    const std::string quiet =
-        fmt::format("{:.1f} s", std::chrono::duration<double>(now_ - client.heard).count());
+    const std::string quiet = fmt::format("{:.1f} s", seconds_between(client.heard, now_));
     if (elastic()) {
         if (!is_again() && client.rank >= 0 && now_ - client.heard > kSilence)
             break_ring(client.rank, cat("no sign of life for ", quiet));

@@ -29,13 +29,8 @@ class NullCommunicator : public Communicator {
     std::unique_ptr<Communicator> open_group(const std::vector<int>&) override {
         fail("there is no other rank");
     }
-    std::vector<EdgeTiming> measure_edges() override { return {}; }
-    void set_progress(int64_t, Phase) override {}
     void abort(const std::string& why) noexcept override { status_.end(why, rank_); }
-    void leave() noexcept override {}
     int lost_rank() const override { return status_.lost_rank(); }
-    uint64_t bytes_sent() const override { return 0; }
-    double seconds_busy() const override { return 0; }
 
  protected:
     std::future<void> done() const { return done(status_.error()); }

@@ -92,8 +92,7 @@ std::string StallWatch::describe(int rank, Clock::time_point now) const {
 
 std::string StallWatch::last_seen(int rank, Clock::time_point now) const {
     const Rank& r = ranks_[rank];
-    const std::string quiet =
-        fmt::format("{:.1f} s", std::chrono::duration<double>(now - r.heard).count());
+    const std::string quiet = fmt::format("{:.1f} s", seconds_between(r.heard, now));
     if (r.beat.phase.empty()) return cat("silent for ", quiet);
     return cat("last heard of ", quiet, " ago, at step ", r.beat.step, " in ", r.beat.phase);
 }
