@@ -39,14 +39,6 @@ std::string why_gone(const wire::Member& member, const PeerHealth& answer) {
 
 namespace {
 
-asio::awaitable<void> exchange(Socket& socket, tcp::endpoint endpoint, const TlsContext& tls,
-                               wire::Health& answer, bool& connected) {
-    co_await socket.async_connect(endpoint, asio::use_awaitable);
-    connected = true;
-    co_await secure(socket, tls, true);
-    co_await ask_health(socket, answer);
-}
-
 // An answer ends the search. Without an answer, a stopped rank is reported before another program,
 // and another program before an empty port.
 struct Search {
@@ -64,7 +56,13 @@ struct Search {
         bool connected = false;
         try {
             Socket socket(io);
-            co_await within(patience, socket, exchange(socket, endpoint, tls, health, connected));
+            const auto exchange = [&]() -> asio::awaitable<void> {
+                co_await socket.async_connect(endpoint, asio::use_awaitable);
+                connected = true;
+                co_await secure(socket, tls, true);
+                co_await ask_health(socket, health);
+            };
+            co_await within(patience, socket, exchange());
             note(3, {health.healthy, false, std::move(health.text)});
             io.stop();
         } catch (const TimedOut&) {
@@ -97,7 +95,7 @@ HealthReport ask_health(uint16_t port, std::chrono::milliseconds patience,
                      cat("nobody listens at port ", port,
                          " of this machine: the rank has ended, "
                          "has not reached its coordinator yet, or has another --port")};
-    for (const auto& address : all_addresses())
+    for (const auto& [name, address] : interfaces())
         spawn(search.io.get_executor(), search.ask({address, port}, patience));
     search.io.run();
     return search.report;

@@ -28,18 +28,11 @@ std::string host_id() {
     return fmt::format("{}-{:08x}", name, uint32_t(hash_bytes(boot_id() + space)));
 }
 
-namespace {
-
-struct Interface {
-    std::string name;
-    asio::ip::address address;
-};
-
-std::vector<Interface> interfaces() {
+std::vector<std::pair<std::string, asio::ip::address>> interfaces() {
     ifaddrs* list = nullptr;
     if (getifaddrs(&list) != 0) fail("the network interfaces cannot be listed: ", strerror(errno));
     const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, freeifaddrs);
-    std::vector<Interface> found;
+    std::vector<std::pair<std::string, asio::ip::address>> found;
     for (const ifaddrs* i = list; i; i = i->ifa_next) {
         if (!i->ifa_addr) continue;
         tcp::endpoint endpoint;
@@ -47,22 +40,14 @@ std::vector<Interface> interfaces() {
         if (family != AF_INET && family != AF_INET6) continue;
         std::memcpy(endpoint.data(), i->ifa_addr,
                     family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-        found.push_back({i->ifa_name, endpoint.address()});
+        found.emplace_back(i->ifa_name, endpoint.address());
     }
     return found;
 }
 
-}  // namespace
-
-std::vector<asio::ip::address> all_addresses() {
-    std::vector<asio::ip::address> all;
-    for (const Interface& i : interfaces()) all.push_back(i.address);
-    return all;
-}
-
 std::string interface_with(const asio::ip::address& own) {
-    for (const Interface& i : interfaces())
-        if (i.address == own) return i.name;
+    for (const auto& [name, address] : interfaces())
+        if (address == own) return name;
     return "";
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "net/connection.h"
@@ -12,8 +13,8 @@ namespace convoy {
 // loopback connects them. Never used as an address.
 std::string host_id();
 
-// Every address of this machine, loopback included.
-std::vector<asio::ip::address> all_addresses();
+// Every address of this machine, loopback included, with the name of its interface.
+std::vector<std::pair<std::string, asio::ip::address>> interfaces();
 
 // The interface that has this address of ours, and the one through which packets to the address of
 // another machine leave: "eth0"; "" if unknown.

@@ -98,18 +98,14 @@ TensorBoard::TensorBoard(Log& log, const std::string& run_folder, int64_t next_s
 
 TensorBoard::~TensorBoard() = default;
 
-TensorBoard::File& TensorBoard::val() {
-    if (!val_) val_ = std::make_unique<File>(log_, folder_ + "/val", next_step_);
-    return *val_;
-}
-
 void TensorBoard::event(const std::string& name, const json& fields) {
     if (name != "step" && name != "val" && name != "regroup") return;
     ProtoMessage scalars;
     for (const auto& [field, tag] : kScalars)
         if (fields.contains(field))
             scalars.bytes(1, ProtoMessage().bytes(1, tag).real(2, fields[field].get<float>()));
-    (name == "val" ? val() : *train_).add(fields.value("step", next_step_ - 1), scalars);
+    if (name == "val" && !val_) val_ = std::make_unique<File>(log_, folder_ + "/val", next_step_);
+    (name == "val" ? val_ : train_)->add(fields.value("step", next_step_ - 1), scalars);
 }
 
 }  // namespace convoy

@@ -29,7 +29,6 @@ class TensorBoard {
 
  private:
     class File;
-    File& val();
 
     Log& log_;
     const std::string folder_;
