@@ -10,6 +10,7 @@
 #include "data/decode.h"
 #include "data/large_image.h"
 #include "data/parallel.h"
+#include "src/base/bytes.h"
 #include "src/base/check.h"
 #include "src/base/random.h"
 #include "src/base/terminal.h"
@@ -47,7 +48,7 @@ std::vector<Finding> decode_all(const Source& source, const std::string& part, i
         Finding& one = findings[i];
         one.fault = image_fault(source, i, [&] {
             source.read(i, bytes);
-            one.hash = hash_bytes({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+            one.hash = hash_bytes(as_text(bytes));
             one.extension = image_extension(bytes);
             decoder.open(bytes, source.name(i));
             decoder.read(image);

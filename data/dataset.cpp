@@ -12,6 +12,7 @@
 #include "data/generated.h"
 #include "data/listing.h"
 #include "data/shard_source.h"
+#include "src/base/bytes.h"
 #include "src/base/check.h"
 #include "src/base/random.h"
 #include "src/base/text.h"
@@ -65,9 +66,7 @@ class PartSource final : public ChangedSource {
         source_->plan(visits.empty() ? in_order() : std::move(visits), position);
     }
     uint64_t fingerprint() const override {
-        return hash_bytes(
-            {reinterpret_cast<const char*>(samples_.data()), samples_.size() * sizeof(uint32_t)},
-            source_->fingerprint());
+        return hash_bytes(as_text(samples_), source_->fingerprint());
     }
     std::vector<std::string> faults() const override {
         return damaged_ > 0 ? source_->faults() : std::vector<std::string>();

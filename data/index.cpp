@@ -27,21 +27,12 @@ constexpr uint64_t kMaxInflated = 1ull << 30;  // bytes of a gzipped shard
 struct Writer {
     std::vector<uint8_t> bytes;
 
-    void raw(const void* from, size_t n) {
-        const uint8_t* begin = static_cast<const uint8_t*>(from);
-        bytes.insert(bytes.end(), begin, begin + n);
+    void column(const auto& values) {
+        const std::string_view part = as_text(values);
+        bytes.insert(bytes.end(), part.begin(), part.end());
     }
-    template <class T>
-    void number(T value) {
-        raw(&value, sizeof value);
-    }
-    void text(const std::string& value) {
-        number(uint32_t(value.size())), raw(value.data(), value.size());
-    }
-    template <class T>
-    void column(const std::vector<T>& values) {
-        raw(values.data(), values.size() * sizeof(T));
-    }
+    void number(auto value) { column(std::span(&value, 1)); }
+    void text(const std::string& value) { number(uint32_t(value.size())), column(value); }
 };
 
 struct IndexReader : ByteReader {
@@ -134,13 +125,12 @@ std::vector<Indexes> load_indexes(const std::string& folder, const IndexOptions&
 void save_index(const std::string& folder, std::span<const NamedIndex> shards,
                 const IndexOptions& options, Log& log) {
     const std::vector<uint8_t> bytes = pack_index(shards);
-    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     const std::string beside = is_url(folder) ? "" : folder + "/" + kIndexName,
                       cached = cached_index(folder, options);
     std::error_code error;
     if (!cached.empty()) fs::create_directories(fs::path(cached).parent_path(), error);
     for (const std::string& path : {beside, cached}) try {
-            if (!path.empty()) return replace_file(path, text);
+            if (!path.empty()) return replace_file(path, as_text(bytes));
         } catch (const Error&) {}
     log.notice("the index of '", public_name(folder), "' cannot be written there, nor to '", cached,
                "': the next run scans the shards again; name a folder by --cache");
@@ -229,7 +219,7 @@ bool is_shard(const std::string& name) {
 
 std::vector<uint8_t> pack_index(std::span<const NamedIndex> shards) {
     Writer out;
-    out.raw(kIndexMagic.data(), kIndexMagic.size());
+    out.column(kIndexMagic);
     out.number(uint32_t(0));
     out.number(uint32_t(shards.size()));
     for (const auto& [name, index] : shards) {
@@ -258,9 +248,7 @@ std::vector<uint8_t> pack_index(std::span<const NamedIndex> shards) {
 
 std::map<std::string, ShardIndex> unpack_index(std::span<const uint8_t> bytes) {
     IndexReader in{{bytes}};
-    const auto magic = in.take(kIndexMagic.size());
-    if (std::memcmp(magic.data(), kIndexMagic.data(), kIndexMagic.size()) != 0)
-        fail("not an index");
+    if (as_text(in.take(kIndexMagic.size())) != kIndexMagic) fail("not an index");
     if (in.number<uint32_t>() != crc32c(in.rest)) fail("damaged: its checksum is wrong");
     std::map<std::string, ShardIndex> shards;
     for (uint64_t n = in.count(in.number<uint32_t>(), 64); n > 0; --n) {

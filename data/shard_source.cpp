@@ -6,6 +6,7 @@
 #include "data/crc32c.h"
 #include "data/large_image.h"
 #include "data/records.h"
+#include "src/base/bytes.h"
 #include "src/base/check.h"
 #include "src/base/random.h"
 #include "src/base/text.h"
@@ -45,11 +46,9 @@ ShardSource::ShardSource(std::vector<Shard> shards, std::vector<std::string> cla
         damaged_ += index.fault_count;
         for (const auto& [what, count] : index.left_out) left_out_[what] += count;
         for (const auto* column : {&index.lengths, &index.checksums})
-            fingerprint_ = hash_bytes(
-                {reinterpret_cast<const char*>(column->data()), column->size() * 4}, fingerprint_);
+            fingerprint_ = hash_bytes(as_text(*column), fingerprint_);
     }
-    fingerprint_ = hash_bytes({reinterpret_cast<const char*>(labels_.data()), labels_.size() * 4},
-                              fingerprint_);
+    fingerprint_ = hash_bytes(as_text(labels_), fingerprint_);
 }
 
 std::vector<std::string> ShardSource::faults() const {

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "data/crc32c.h"
+#include "src/base/bytes.h"
 #include "src/base/check.h"
 #include "src/base/protobuf.h"
 
@@ -46,8 +47,7 @@ class TarWriter final : public ShardWriter {
     void add(const std::string& key, const std::string& extension, std::span<const uint8_t> image,
              int32_t label, const std::string&) override {
         member(cat(key, ".", extension), image);
-        const std::string text = cat(label);
-        member(key + ".cls", {reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+        member(key + ".cls", text_bytes(cat(label)));
     }
     void close() override {
         check(archive_write_close(tar_.get()));
@@ -101,11 +101,10 @@ class TfrecordWriter final : public ShardWriter {
         // In the order of their names, as protobuf's deterministic output has them.
         add("image/class/label", 3, ProtoMessage().number(1, label));
         add("image/class/text", 1, text(name));
-        add("image/encoded", 1, text({reinterpret_cast<const char*>(image.data()), image.size()}));
+        add("image/encoded", 1, text(as_text(image)));
         add("image/filename", 1, text(cat(key, ".", extension)));
         add("image/format", 1, text(format));
-        const std::string record = tfrecord(ProtoMessage().bytes(1, features));
-        file_.write({reinterpret_cast<const uint8_t*>(record.data()), record.size()});
+        file_.write(text_bytes(tfrecord(ProtoMessage().bytes(1, features))));
     }
     void close() override { file_.sync(); }
 
@@ -116,11 +115,9 @@ class TfrecordWriter final : public ShardWriter {
 }  // namespace
 
 std::string tfrecord(std::string_view data) {
-    const auto number = [](auto value) {
-        return std::string(reinterpret_cast<const char*>(&value), sizeof value);
-    };
+    const auto number = [](auto value) { return std::string(as_text(std::span(&value, 1))); };
     const auto checksum = [&](std::string_view text) {
-        return number(masked_crc32c({reinterpret_cast<const uint8_t*>(text.data()), text.size()}));
+        return number(masked_crc32c(text_bytes(text)));
     };
     const std::string length = number(uint64_t(data.size()));
     return cat(length, checksum(length), data, checksum(data));

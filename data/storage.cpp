@@ -13,6 +13,7 @@
 
 #include "data/http.h"
 #include "data/remote.h"
+#include "src/base/bytes.h"
 #include "src/base/text.h"
 
 namespace convoy {
@@ -144,8 +145,7 @@ StoragePtr in_memory(std::string name, std::vector<uint8_t> bytes) {
 
 std::vector<std::string> read_lines(const std::string& path, uint64_t limit) {
     const std::vector<uint8_t> bytes = read_all(*open_local(path), limit);
-    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    std::vector<std::string> lines = split(without_bom(text), '\n');
+    std::vector<std::string> lines = split(without_bom(as_text(bytes)), '\n');
     for (std::string& line : lines)
         if (line.ends_with('\r')) line.pop_back();
     return lines;

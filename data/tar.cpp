@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <exception>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "data/index.h"
 #include "data/places.h"
+#include "src/base/bytes.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
 
@@ -158,7 +158,7 @@ class TarScan {
         if (name.kind == ".json") {
             sample.take_json(text_);
         } else if (is_label) {
-            sample.take_label({reinterpret_cast<const char*>(text_.data()), text_.size()});
+            sample.take_label(as_text(text_));
         } else if (sample.has_image) {
             sample.fault = "two images with the same key (the name without its extension)";
         } else {
@@ -242,10 +242,10 @@ std::string tar_member_name(const Storage& storage, uint64_t offset) try {
     if (offset % kBlock != 0 || offset == 0) return "";
     std::vector<uint8_t> head(std::min<uint64_t>(offset, 3 * kBlock));
     storage.read(offset - head.size(), head);
-    const auto begins = [&](size_t at) { return std::memcmp(&head[at + kMagic], "ustar", 5) == 0; };
     const size_t last = head.size() - kBlock;
-    const bool is_long = begins(0) && (head[kType] == 'x' || head[kType] == 'L');
-    if (!begins(last)) return "";
+    const bool is_long =
+        has_text(head, kMagic, "ustar") && (head[kType] == 'x' || head[kType] == 'L');
+    if (!has_text(head, last + kMagic, "ustar")) return "";
     const std::unique_ptr<archive, int (*)(archive*)> tar(archive_read_new(), archive_read_free);
     archive_read_support_format_tar(tar.get());
     archive_read_open_memory(tar.get(), &head[is_long ? 0 : last], is_long ? head.size() : kBlock);

@@ -66,10 +66,6 @@ std::optional<Bytes> find(Bytes message, uint32_t number) {
     return found;
 }
 
-std::string_view text(Bytes bytes) {
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 // The first number of an Int64List: packed (one run of bytes) or not.
 std::optional<int64_t> first_number(Bytes list) {
     for (Message in{{list}}; in.has_next();) {
@@ -94,7 +90,7 @@ Example parse_example(Bytes message) {
         for (Message features{{outer.bytes}}; features.has_next();) {
             const Field entry = features.next();
             if (entry.number != 1 || !entry.is_bytes) continue;
-            const std::string_view name = text(find(entry.bytes, 1).value_or(Bytes()));
+            const std::string_view name = as_text(find(entry.bytes, 1).value_or(Bytes()));
             const Bytes feature = find(entry.bytes, 2).value_or(Bytes());
             if (name == "image/class/label") {
                 if (const auto list = find(feature, 3)) example.label.number = first_number(*list);
@@ -103,7 +99,7 @@ Example parse_example(Bytes message) {
                 if (name == "image/encoded")
                     example.image = value;
                 else
-                    example.label.name = text(value);
+                    example.label.name = as_text(value);
             }
         }
     }

@@ -11,10 +11,18 @@
 
 namespace convoy {
 
+// The bytes of a vector or span of numbers, and of a text.
+inline std::string_view as_text(const auto& numbers) {
+    const auto bytes = std::as_bytes(std::span(numbers));
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+inline std::span<const uint8_t> text_bytes(std::string_view text) {
+    return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+
 // Whether `text` begins at offset `at`.
 inline bool has_text(std::span<const uint8_t> bytes, size_t at, std::string_view text) {
-    return at + text.size() <= bytes.size() &&
-           std::memcmp(bytes.data() + at, text.data(), text.size()) == 0;
+    return at <= bytes.size() && as_text(bytes.subspan(at)).starts_with(text);
 }
 
 // `count` bytes from `at`, most significant first. A byte past the end is 0.
@@ -45,10 +53,7 @@ struct ByteReader {
         std::memcpy(&value, take(sizeof value).data(), sizeof value);
         return value;
     }
-    std::string text(uint64_t n) {
-        const auto part = take(n);
-        return {part.begin(), part.end()};
-    }
+    std::string text(uint64_t n) { return std::string(as_text(take(n))); }
 };
 
 }  // namespace convoy

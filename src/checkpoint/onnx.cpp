@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "src/base/bytes.h"
 #include "src/base/protobuf.h"
 #include "src/model/model_text.h"
 
@@ -318,7 +319,7 @@ void write_onnx(const std::string& path, const ModelCard& card, const SafeTensor
     write(model), write(graph.nodes), write(rest);
     for (const auto& [head, values] : initializers) {
         write(head);
-        write({reinterpret_cast<const char*>(values->data()), values->size() * sizeof(float)});
+        write(as_text(*values));
     }
     close_synced(file, path);
 }

@@ -82,9 +82,9 @@ void check_directory(const std::string& path) {
     };
     const uint64_t tail_at = size - std::min<uint64_t>(size, 22 + UINT16_MAX);
     const std::vector<uint8_t> tail = bytes(tail_at, size);
-    const std::string_view text(reinterpret_cast<const char*>(tail.data()), tail.size());
-    const size_t end = text.rfind("PK\5\6");
-    if (end == text.npos) fail("is a zip file that is damaged or cut short: it has no directory");
+    const size_t end = as_text(tail).rfind("PK\5\6");
+    if (end == std::string_view::npos)
+        fail("is a zip file that is damaged or cut short: it has no directory");
     const std::vector<uint8_t> directory =
         bytes(little_endian(tail, end + 16), little_endian(tail, end + 12));
     for (size_t at = 0; has_text(directory, at, "PK\1\2");) {
