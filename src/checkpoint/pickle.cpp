@@ -60,6 +60,7 @@ class Machine {
     }
     void push(Kind kind, int64_t number) { push(PickleValue{kind, number}); }
     void push(std::string_view text) { push(PickleValue{Kind::kText, 0, std::string(text)}); }
+    void push(Kind kind, std::vector<uint32_t> items) { push({kind, 0, "", std::move(items)}); }
 
     // Removes and returns the stack from `begin` on, which must not reach below the last mark.
     std::vector<uint32_t> pop_from(size_t begin) {
@@ -69,7 +70,8 @@ class Machine {
         stack_.resize(begin);
         return top;
     }
-    uint32_t pop() { return pop_from(stack_.size() - 1)[0]; }
+    std::vector<uint32_t> pop_last(size_t n) { return pop_from(stack_.size() - n); }
+    uint32_t pop() { return pop_last(1)[0]; }
     std::vector<uint32_t> pop_marked() {
         if (marks_.empty()) fail("its pickle pops a missing mark");
         std::vector<uint32_t> top = pop_from(marks_.back());
@@ -142,30 +144,19 @@ class Machine {
             case '0': pop(); return;                                    // POP
             case '1': pop_marked(); return;                             // POP_MARK
             case ')':
-            case ']': push(Kind::kSequence, 0); return;  // EMPTY_TUPLE, EMPTY_LIST
-            case '}': push(Kind::kDict, 0); return;      // EMPTY_DICT
-            case 0x91:                                   // FROZENSET
-            case 't': push({Kind::kSequence, 0, "", pop_marked()}); return;  // TUPLE
-            case 0x90: pop_marked(); return;                                 // ADDITEMS
-            case 0x85:
-            case 0x86:
-            case 0x87:  // TUPLE1, TUPLE2, TUPLE3
-                push(
-                    {Kind::kSequence, 0, "", pop_from(stack_.size() - size_t(uint8_t(op) - 0x84))});
-                return;
-            case 'a':
-            case 's': {  // APPEND, SETITEM
-                const auto items = pop_from(stack_.size() - (op == 's' ? 2 : 1));
-                extend(op == 's' ? Kind::kDict : Kind::kSequence, items);
-                return;
-            }
-            case 'e':
-            case 'u': {  // APPENDS, SETITEMS
-                const auto items = pop_marked();
-                extend(op == 'u' ? Kind::kDict : Kind::kSequence, items);
-                return;
-            }
-            case 'c': {  // GLOBAL
+            case ']': push(Kind::kSequence, 0); return;               // EMPTY_TUPLE, EMPTY_LIST
+            case '}': push(Kind::kDict, 0); return;                   // EMPTY_DICT
+            case 0x91:                                                // FROZENSET
+            case 't': push(Kind::kSequence, pop_marked()); return;    // TUPLE
+            case 0x90: pop_marked(); return;                          // ADDITEMS
+            case 0x85: push(Kind::kSequence, pop_last(1)); return;    // TUPLE1
+            case 0x86: push(Kind::kSequence, pop_last(2)); return;    // TUPLE2
+            case 0x87: push(Kind::kSequence, pop_last(3)); return;    // TUPLE3
+            case 'a': extend(Kind::kSequence, pop_last(1)); return;   // APPEND
+            case 's': extend(Kind::kDict, pop_last(2)); return;       // SETITEM
+            case 'e': extend(Kind::kSequence, pop_marked()); return;  // APPENDS
+            case 'u': extend(Kind::kDict, pop_marked()); return;      // SETITEMS
+            case 'c': {                                               // GLOBAL
                 const std::string module = line();
                 push({Kind::kGlobal, 0, cat(module, ".", line())});
                 return;
@@ -178,19 +169,15 @@ class Machine {
             case 0x92:
                 pop();  // NEWOBJ_EX: names of arguments
                 [[fallthrough]];
-            case 0x81:                 // NEWOBJ
-            case 'R': call(); return;  // REDUCE
-            case 'b': pop(); return;   // BUILD: attributes
-            case 'Q': {                // BINPERSID
-                std::vector<uint32_t> items = values_[pop()].items;
-                push({Kind::kPersistent, 0, "", std::move(items)});
-                return;
-            }
-            case 'q': put(number(1)); return;   // BINPUT
-            case 'r': put(number(4)); return;   // LONG_BINPUT
-            case 0x94: put(memoized_); return;  // MEMOIZE
-            case 'h': get(number(1)); return;   // BINGET
-            case 'j': get(number(4)); return;   // LONG_BINGET
+            case 0x81:                                                        // NEWOBJ
+            case 'R': call(); return;                                         // REDUCE
+            case 'b': pop(); return;                                          // BUILD: attributes
+            case 'Q': push(Kind::kPersistent, values_[pop()].items); return;  // BINPERSID
+            case 'q': put(number(1)); return;                                 // BINPUT
+            case 'r': put(number(4)); return;                                 // LONG_BINPUT
+            case 0x94: put(memoized_); return;                                // MEMOIZE
+            case 'h': get(number(1)); return;                                 // BINGET
+            case 'j': get(number(4)); return;                                 // LONG_BINGET
             default:
                 fail(fmt::format(
                     "its pickle has an opcode 0x{:02x}, which protocols 2 to 5 do not write",
