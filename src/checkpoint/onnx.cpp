@@ -70,9 +70,7 @@ struct Graph {
         nodes.bytes(1, node);
     }
     // A rectifier with a slope.
-    void add_bent(const char* op, const LayerText& layer) {
-        add(op, {value}, {attribute("alpha", layer.number)});
-    }
+    void add_bent(const char* op, float slope) { add(op, {value}, {attribute("alpha", slope)}); }
     void make_row() {
         if (!is_row) add("Flatten", {value}, {attribute("axis", 1)});
         is_row = true;
@@ -92,24 +90,11 @@ void slide(const char* op, const std::vector<std::string>& inputs, const LayerTe
     graph.H = w.out_h(graph.H), graph.W = w.out_w(graph.W);
 }
 
-void conv2d(const LayerText& layer, Graph& graph) {
-    slide("Conv", graph.with_weights(layer), layer, graph, {attribute("group", layer.groups)});
-}
-
-void linear(const LayerText& layer, Graph& graph) {
-    graph.make_row();
-    graph.add("Gemm", graph.with_weights(layer), {attribute("transB", 1)});
-}
-
 void batch_norm(const LayerText& layer, Graph& graph) {
     graph.add("BatchNormalization",
               {graph.value, graph.weight(layer, "weight"), graph.weight(layer, "bias"),
                graph.weight(layer, "running_mean"), graph.weight(layer, "running_var")},
               {attribute("epsilon", layer.eps)});
-}
-
-void max_pool(const LayerText& layer, Graph& graph) {
-    slide("MaxPool", {graph.value}, layer, graph);
 }
 
 // The mean of each of `parts` parts of `size` pixels, as a matrix: part p is [p·size/parts,
@@ -171,12 +156,6 @@ void branches(const LayerText& layer, Graph& graph) {
     graph.add("Concat", outputs, {attribute("axis", 1)});
 }
 
-void relu6(const LayerText&, Graph& graph) {
-    const std::string low = graph.constant("relu6.min", {"F32", {}, {0}});
-    const std::string high = graph.constant("relu6.max", {"F32", {}, {6}});
-    graph.add("Clip", {graph.value, low, high});
-}
-
 void excite(const LayerText& layer, Graph& graph) {
     const std::string x = graph.value;
     const auto [H, W] = std::pair(graph.H, graph.W);
@@ -193,16 +172,6 @@ void excite(const LayerText& layer, Graph& graph) {
     graph.H = H, graph.W = W;
 }
 
-void silu(const LayerText&, Graph& graph) {
-    const std::string x = graph.value;
-    graph.add("Sigmoid", {x});
-    graph.add("Mul", {x, graph.value});
-}
-
-void hard_sigmoid(const LayerText&, Graph& graph) {
-    graph.add("HardSigmoid", {graph.value}, {attribute("alpha", 1 / 6.0f)});
-}
-
 struct Form {
     const char* kind;  // of LayerText
     void (*add)(const LayerText& layer, Graph& graph);
@@ -211,22 +180,37 @@ constexpr Form kForms[] = {
     {"avgpool", avg_pool},
     {"batchnorm", batch_norm},
     {"branches", branches},
-    {"conv2d", conv2d},
-    {"dropout", [](const LayerText&, Graph&) {}},
-    {"elu", [](const LayerText& layer, Graph& graph) { graph.add_bent("Elu", layer); }},
+    {"conv2d",
+     [](auto& layer, auto& graph) {
+         slide("Conv", graph.with_weights(layer), layer, graph, {attribute("group", layer.groups)});
+     }},
+    {"dropout", [](auto&, auto&) {}},
+    {"elu", [](auto& layer, auto& graph) { graph.add_bent("Elu", layer.number); }},
     {"excite", excite},
-    {"flatten", [](const LayerText&, Graph& graph) { graph.make_row(); }},
-    {"hardsigmoid", hard_sigmoid},
-    {"hardswish", [](const LayerText&, Graph& graph) { graph.add("HardSwish", {graph.value}); }},
-    {"leaky_relu",
-     [](const LayerText& layer, Graph& graph) { graph.add_bent("LeakyRelu", layer); }},
-    {"linear", linear},
-    {"maxpool", max_pool},
-    {"relu", [](const LayerText&, Graph& graph) { graph.add("Relu", {graph.value}); }},
-    {"relu6", relu6},
+    {"flatten", [](auto&, auto& graph) { graph.make_row(); }},
+    {"hardsigmoid", [](auto&, auto& graph) { graph.add_bent("HardSigmoid", 1 / 6.0f); }},
+    {"hardswish", [](auto&, auto& graph) { graph.add("HardSwish", {graph.value}); }},
+    {"leaky_relu", [](auto& layer, auto& graph) { graph.add_bent("LeakyRelu", layer.number); }},
+    {"linear",
+     [](auto& layer, auto& graph) {
+         graph.make_row();
+         graph.add("Gemm", graph.with_weights(layer), {attribute("transB", 1)});
+     }},
+    {"maxpool", [](auto& layer, auto& graph) { slide("MaxPool", {graph.value}, layer, graph); }},
+    {"relu", [](auto&, auto& graph) { graph.add("Relu", {graph.value}); }},
+    {"relu6",
+     [](auto&, auto& graph) {
+         graph.add("Clip", {graph.value, graph.constant("relu6.min", {"F32", {}, {0}}),
+                            graph.constant("relu6.max", {"F32", {}, {6}})});
+     }},
     {"residual", residual},
-    {"sigmoid", [](const LayerText&, Graph& graph) { graph.add("Sigmoid", {graph.value}); }},
-    {"silu", silu},
+    {"sigmoid", [](auto&, auto& graph) { graph.add("Sigmoid", {graph.value}); }},
+    {"silu",
+     [](auto&, auto& graph) {
+         const std::string x = graph.value;
+         graph.add("Sigmoid", {x});
+         graph.add("Mul", {x, graph.value});
+     }},
 };
 
 const Form* find_form(const std::string& kind) {
