@@ -175,8 +175,7 @@ ImageSize size_of(Bytes bytes, std::string_view format) {
 // Whether pixels are missing at the end of an uncompressed BMP or a PBM (P4). The header of these
 // formats gives the number of bytes.
 bool is_truncated(Bytes bytes, ImageSize size) {
-    int64_t begin = 0, bits = 0,
-            unit = 8;  // pixels begin here; bits per pixel; rows are whole units
+    int64_t begin = 0, bits = 0, unit = 8;  // of the pixels; of a pixel; rows are whole units
     if (bytes[0] == 'B' && little_endian(bytes, 14) >= 40 && little_endian(bytes, 30) == 0)
         begin = little_endian(bytes, 10), bits = little_endian(bytes, 28, 2), unit = 32;
     if (has_text(bytes, 0, "P4")) bits = 1;
@@ -222,12 +221,9 @@ void check_claim(const std::string& name, int64_t H, int64_t W, size_t bytes, in
 
 // Divides colours by alpha, with Pillow's integer division. A pixel with alpha 0 becomes black.
 void divide_by_alpha(cv::Mat& bgra) {
-    for (int h = 0; h < bgra.rows; ++h)
-        for (int w = 0; w < bgra.cols; ++w) {
-            uint8_t* pixel = bgra.ptr<uint8_t>(h) + size_t(w) * 4;
-            for (int c = 0; c < 3; ++c)
-                pixel[c] = pixel[3] == 0 ? 0 : uint8_t(std::min(pixel[c] * 255 / pixel[3], 255));
-        }
+    for (cv::Vec4b& pixel : cv::Mat_<cv::Vec4b>(bgra))
+        for (int c = 0; c < 3; ++c)
+            pixel[c] = pixel[3] == 0 ? 0 : uint8_t(std::min(pixel[c] * 255 / pixel[3], 255));
     cv::cvtColor(bgra, bgra, cv::COLOR_BGRA2BGR);
 }
 

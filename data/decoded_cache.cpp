@@ -46,10 +46,8 @@ class DecodedSource final : public ChangedSource {
             }
             Image image;
             decoder.read(image);
-            bytes.resize(size_t(size));
-            std::copy(header.begin(), header.end(), bytes.begin());
-            std::copy(image.pixels.begin(), image.pixels.end(),
-                      bytes.begin() + long(header.size()));
+            bytes.assign(header.begin(), header.end());
+            bytes.insert(bytes.end(), image.pixels.begin(), image.pixels.end());
             auto kept = std::make_unique<Bytes>(bytes);
             Bytes* none = nullptr;
             if (kept_[i].compare_exchange_strong(none, kept.get()))

@@ -95,11 +95,8 @@ uint64_t parse_shuffle(const std::string& text) {
 // which some compilers contract and others do not, so every machine computes the same boundaries.
 Range share_of(int64_t count, std::span<const double> shares, int rank) {
     ENSURE(rank >= 0 && size_t(rank) < shares.size(), "rank ", rank, " of ", shares.size());
-    double before = 0, all = 0;
-    for (size_t r = 0; r < shares.size(); ++r) {
-        if (int(r) == rank) before = all;
-        all += shares[r];
-    }
+    const double before = std::accumulate(shares.begin(), shares.begin() + rank, 0.0);
+    const double all = std::accumulate(shares.begin() + rank, shares.end(), before);
     ENSURE(all > 0, "all shares are 0");
     const auto boundary = [&](double part) {
         return std::min(count, int64_t(std::floor(double(count) * part / all + 0.5)));

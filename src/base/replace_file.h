@@ -2,13 +2,13 @@
 #pragma once
 
 #include <unistd.h>
+
 #include <cerrno>
-#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <span>
 #include <string>
+#include <string_view>
 
 #include "src/base/check.h"
 

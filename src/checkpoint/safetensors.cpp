@@ -170,9 +170,7 @@ SafeTensors read(std::ifstream& file, uint64_t left) {
             entries.push_back(entry_of(name, value, left));
 
     // Sorted by their data, entries have no overlaps, no gaps, and nothing after the last.
-    std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-        return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
-    });
+    std::ranges::sort(entries, {}, [](const Entry& one) { return std::pair(one.begin, one.end); });
     uint64_t end = 0;
     const Entry* before = nullptr;
     for (const Entry& entry : entries) {
@@ -225,8 +223,8 @@ bool sync_path(const std::string& path) {
     const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     const int error = file < 0 || fsync(file) != 0 ? errno : 0;
     if (file >= 0) close(file);
-    for (const int unable : {EINVAL, ENOTSUP, ENOSYS, EISDIR})
-        if (error == unable) return false;
+    constexpr int kUnable[] = {EINVAL, ENOTSUP, ENOSYS, EISDIR};
+    if (std::ranges::count(kUnable, error) > 0) return false;
     if (error) fail(path, " cannot be synced: ", std::strerror(error));
     return true;
 }
