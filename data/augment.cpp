@@ -98,12 +98,12 @@ void input_row(const Image& part, const Preprocess& how, uint32_t epoch, uint64_
         constexpr float kOnes[3] = {1, 1, 1}, kZeros[3] = {0, 0, 0};
         Image& image = buffers.image;
         image.H = H, image.W = W, image.C = C;
-        buffers.resizer.run(view(part), resizing, kOnes, kZeros, row);
+        buffers.resizer.run(part, resizing, kOnes, kZeros, row);
         take_pixels(row, image);
         change(image, how, epoch, sample, buffers);
         normalise_pixels(image, scale, bias, row);
     } else {
-        buffers.resizer.run(view(part), resizing, scale, bias, row);
+        buffers.resizer.run(part, resizing, scale, bias, row);
     }
     const Crop out = erased_part(H, W, how.changes.erase, Random(how.seed, epoch, sample, kErase));
     for (int h = out.top; h < out.top + out.H; ++h)

@@ -20,13 +20,12 @@ bool has_bytes512() {
     return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
 }
-static FilterAcross* const filter_across =
-    has_bytes512() ? avx512::filter_across : avx2::filter_across;
-static FilterDown* const filter_down = has_bytes512() ? avx512::filter_down : avx2::filter_down;
+static FilterAcross* const filter_across = has_bytes512() ? avx512_across : avx2_across;
+static FilterDown* const filter_down = has_bytes512() ? avx512_down : avx2_down;
 #else
 bool has_bytes512() { return false; }
-static FilterAcross* const filter_across = portable::filter_across;
-static FilterDown* const filter_down = portable::filter_down;
+static FilterAcross* const filter_across = portable_across;
+static FilterDown* const filter_down = portable_down;
 #endif
 
 void Taps::compute(int in, int out, int begin, int size) {
@@ -55,25 +54,25 @@ void Taps::compute(int in, int out, int begin, int size) {
 }
 
 // Rows [begin, begin + rows) of the input, at output width, into narrow_.
-void Resizer::across(ImageView from, int begin, int rows, int W, bool flip) {
-    const size_t C = size_t(from.C),
-                 out_bytes = size_t(W) * C + 1;  // the byte after a row is overwritten
+void Resizer::across(const Image& from, int begin, int rows, int W, bool flip) {
+    const size_t in_bytes = size_t(from.W) * size_t(from.C);
+    const size_t out_bytes = size_t(W) * size_t(from.C) + 1;  // the byte after a row is overwritten
     narrow_.resize(size_t(rows) * out_bytes);
     // The loops read a little past the end of a row. There may be no memory after the last rows of
     // the image, so these are copied first.
-    const int last = int((kOverread + from.row_bytes - 1) / from.row_bytes);
+    const int last = int((kOverread + in_bytes - 1) / in_bytes);
     const int safe = std::clamp(from.H - last - begin, 0, rows);
-    const uint8_t* in = from.pixels + size_t(begin) * from.row_bytes;
-    filter_across(in, from.row_bytes, safe, from.C, columns_, flip, narrow_.data(), out_bytes);
-    padded_.resize(size_t(from.W) * C + kOverread);
+    const uint8_t* in = from.pixels.data() + size_t(begin) * in_bytes;
+    filter_across(in, in_bytes, safe, from.C, columns_, flip, narrow_.data(), out_bytes);
+    padded_.resize(in_bytes + kOverread);
     for (int row = safe; row < rows; ++row) {
-        std::copy_n(in + size_t(row) * from.row_bytes, size_t(from.W) * C, padded_.data());
+        std::copy_n(in + size_t(row) * in_bytes, in_bytes, padded_.data());
         filter_across(padded_.data(), 0, 1, from.C, columns_, flip,
                       narrow_.data() + size_t(row) * out_bytes, out_bytes);
     }
 }
 
-void Resizer::run(ImageView from, const Resizing& how, const float* scale, const float* bias,
+void Resizer::run(const Image& from, const Resizing& how, const float* scale, const float* bias,
                   float* out) {
     const Crop& window = how.window;
     ENSURE(from.H > 0 && from.W > 0 && window.H > 0 && window.W > 0, from.H, "x", from.W, " to ",
@@ -97,7 +96,7 @@ void Resizer::run(ImageView from, const Resizing& how, const float* scale, const
 Image resized(Resizer& resizer, const Image& image, int H, int W) {
     const float one[] = {1, 1, 1}, none[] = {0, 0, 0};
     std::vector<float> pixels(size_t(H) * size_t(W) * size_t(image.C));
-    resizer.run(view(image), {H, W, {0, 0, H, W}, false}, one, none, pixels.data());
+    resizer.run(image, {H, W, {0, 0, H, W}, false}, one, none, pixels.data());
     // Whole numbers from 0 to 255.
     return {H, W, {pixels.begin(), pixels.end()}, image.C};
 }

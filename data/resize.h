@@ -11,18 +11,6 @@
 
 namespace convoy {
 
-// A view of pixels: H rows of W pixels of C bytes, `row_bytes` apart.
-struct ImageView {
-    const uint8_t* pixels;
-    int H, W;
-    size_t row_bytes;
-    int C = 3;
-};
-
-inline ImageView view(const Image& image) {
-    return {image.pixels.data(), image.H, image.W, size_t(image.W) * size_t(image.C), image.C};
-}
-
 // The product of an 8-bit pixel and a 22-bit weight has 30 bits: it fits an int32.
 constexpr int kWeightBits = 22;
 constexpr int kLowBits = 15;  // of a weight, in Taps::low
@@ -64,11 +52,11 @@ class Resizer {
     //   out[p,q,c] = pixel[p,q,c] · scale[c] + bias[c]        window.H × window.W × C floats
     // where pixel (0–255) is what Pillow's resize(…, BILINEAR) gives, bit for bit; Pillow 13 and
     // later may differ by one if it resizes the height first.
-    void run(ImageView from, const Resizing& how, const float* scale, const float* bias,
+    void run(const Image& from, const Resizing& how, const float* scale, const float* bias,
              float* out);
 
  private:
-    void across(ImageView from, int begin, int rows, int W, bool flip);
+    void across(const Image& from, int begin, int rows, int W, bool flip);
 
     Taps columns_, rows_;
     std::vector<uint8_t> narrow_;         // input rows at output width
@@ -102,18 +90,8 @@ using FilterDown = void(const uint8_t* in, size_t in_bytes, int skipped, size_t 
                         size_t p, const float* scale, const float* bias, float* out);
 
 // All give the same bits. avx2: if the compiler may use it; avx512: if has_bytes512().
-namespace portable {
-FilterAcross filter_across;
-FilterDown filter_down;
-}  // namespace portable
-namespace avx2 {
-FilterAcross filter_across;
-FilterDown filter_down;
-}  // namespace avx2
-namespace avx512 {
-FilterAcross filter_across;
-FilterDown filter_down;
-}  // namespace avx512
+FilterAcross portable_across, avx2_across, avx512_across;
+FilterDown portable_down, avx2_down, avx512_down;
 // Whether this processor has the byte permutations and products of AVX-512 (VBMI and VNNI).
 bool has_bytes512();
 

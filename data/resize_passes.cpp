@@ -17,8 +17,6 @@ namespace convoy {
 
 static constexpr uint32_t kHalf = 1u << (kWeightBits - 1);
 
-namespace portable {
-
 template <int kC>
 static void filter_row(const uint8_t* in, const Taps& taps, bool flip, uint8_t* out) {
     const size_t W = taps.first.size();
@@ -35,14 +33,14 @@ static void filter_row(const uint8_t* in, const Taps& taps, bool flip, uint8_t* 
     }
 }
 
-void filter_across(const uint8_t* in, size_t in_bytes, int rows, int C, const Taps& taps, bool flip,
-                   uint8_t* out, size_t out_bytes) {
+void portable_across(const uint8_t* in, size_t in_bytes, int rows, int C, const Taps& taps,
+                     bool flip, uint8_t* out, size_t out_bytes) {
     for (int r = 0; r < rows; ++r, in += in_bytes, out += out_bytes)
         (C == 1 ? filter_row<1> : filter_row<3>)(in, taps, flip, out);
 }
 
-void filter_down(const uint8_t* in, size_t in_bytes, int skipped, size_t n, const Taps& taps,
-                 size_t p, const float* scale, const float* bias, float* out) {
+void portable_down(const uint8_t* in, size_t in_bytes, int skipped, size_t n, const Taps& taps,
+                   size_t p, const float* scale, const float* bias, float* out) {
     in += size_t(taps.first[p] - skipped) * in_bytes;
     for (size_t i = 0; i < n; ++i) {
         uint32_t sum = kHalf;
@@ -52,10 +50,7 @@ void filter_down(const uint8_t* in, size_t in_bytes, int skipped, size_t n, cons
     }
 }
 
-}  // namespace portable
-
 #ifdef __AVX2__
-namespace avx2 {
 namespace {
 
 // 2^15 · high + low
@@ -127,9 +122,9 @@ __m256i pairs(const uint8_t* a, const uint8_t* b) {
 
 }  // namespace
 
-void filter_across(const uint8_t* in, size_t in_bytes, int rows, int C, const Taps& taps, bool flip,
-                   uint8_t* out, size_t out_bytes) {
-    if (C != 3) return portable::filter_across(in, in_bytes, rows, C, taps, flip, out, out_bytes);
+void avx2_across(const uint8_t* in, size_t in_bytes, int rows, int C, const Taps& taps, bool flip,
+                 uint8_t* out, size_t out_bytes) {
+    if (C != 3) return portable_across(in, in_bytes, rows, C, taps, flip, out, out_bytes);
     for (int begin = 0; begin < rows; begin += 4) {
         const uint8_t* from[4];
         uint8_t* to[4];
@@ -141,9 +136,9 @@ void filter_across(const uint8_t* in, size_t in_bytes, int rows, int C, const Ta
     }
 }
 
-void filter_down(const uint8_t* in, size_t in_bytes, int skipped, size_t n, const Taps& taps,
-                 size_t p, const float* scale, const float* bias, float* out) {
-    if (n < 8) return portable::filter_down(in, in_bytes, skipped, n, taps, p, scale, bias, out);
+void avx2_down(const uint8_t* in, size_t in_bytes, int skipped, size_t n, const Taps& taps,
+               size_t p, const float* scale, const float* bias, float* out) {
+    if (n < 8) return portable_down(in, in_bytes, skipped, n, taps, p, scale, bias, out);
     in += size_t(taps.first[p] - skipped) * in_bytes;
     const size_t count = size_t(taps.count[p]);
     const int16_t* high_weights = taps.high.data() + p * taps.stride;
@@ -168,8 +163,6 @@ void filter_down(const uint8_t* in, size_t in_bytes, int skipped, size_t n, cons
         _mm256_storeu_ps(out + i, _mm256_add_ps(product, _mm256_loadu_ps(bias + i)));
     }
 }
-
-}  // namespace avx2
 #endif
 
 }  // namespace convoy

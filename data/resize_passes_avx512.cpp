@@ -11,7 +11,7 @@
 #ifdef __AVX512VBMI__
 #include <immintrin.h>
 
-namespace convoy::avx512 {
+namespace convoy {
 namespace {
 
 constexpr int kGroups = 3;        // of four taps: more are left to AVX2
@@ -106,7 +106,7 @@ void filter_block(const uint8_t* in, size_t in_bytes, int rows, size_t C, const 
 
 }  // namespace
 
-void filter_across(const uint8_t* in, size_t in_bytes, int rows, int C, const Taps& taps, bool flip,
+void avx512_across(const uint8_t* in, size_t in_bytes, int rows, int C, const Taps& taps, bool flip,
                    uint8_t* out, size_t out_bytes) {
     static thread_local Places places;
     const size_t W = taps.first.size(), channels = size_t(C), n = W * channels;
@@ -117,7 +117,7 @@ void filter_across(const uint8_t* in, size_t in_bytes, int rows, int C, const Ta
     for (size_t q = 0; q < W; ++q)
         apart = std::max(apart, taps.first[std::min(q + wide, W) - 1] - taps.first[q]);
     if (groups > kGroups || (apart + 4) * C > 64)
-        return avx2::filter_across(in, in_bytes, rows, C, taps, flip, out, out_bytes);
+        return avx2_across(in, in_bytes, rows, C, taps, flip, out, out_bytes);
     places.make(taps, C, flip, groups);
     const auto filter = groups == 1   ? filter_block<1>
                         : groups == 2 ? filter_block<2>
@@ -133,11 +133,11 @@ void filter_across(const uint8_t* in, size_t in_bytes, int rows, int C, const Ta
         }
 }
 
-void filter_down(const uint8_t* in, size_t in_bytes, int skipped, size_t n, const Taps& taps,
+void avx512_down(const uint8_t* in, size_t in_bytes, int skipped, size_t n, const Taps& taps,
                  size_t p, const float* scale, const float* bias, float* out) {
     const int count = taps.count[p], groups = (count + 3) / 4;
     if (n < 16 || groups > kGroups)
-        return avx2::filter_down(in, in_bytes, skipped, n, taps, p, scale, bias, out);
+        return avx2_down(in, in_bytes, skipped, n, taps, p, scale, bias, out);
     in += size_t(taps.first[p] - skipped) * in_bytes;
     const uint8_t* rows[4 * kGroups];
     __m512i a[kGroups], b[kGroups], c[kGroups];
@@ -174,5 +174,5 @@ void filter_down(const uint8_t* in, size_t in_bytes, int skipped, size_t n, cons
     }
 }
 
-}  // namespace convoy::avx512
+}  // namespace convoy
 #endif

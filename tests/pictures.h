@@ -34,10 +34,13 @@ inline Image decoded(std::span<const uint8_t> bytes, const std::string& name = "
     return image;
 }
 
-inline ImageView view(const Image& image, Crop crop) {
-    const size_t C = size_t(image.C), row_bytes = size_t(image.W) * C;
-    return {image.pixels.data() + size_t(crop.top) * row_bytes + size_t(crop.left) * C, crop.H,
-            crop.W, row_bytes, image.C};
+inline Image part_of(const Image& image, Crop crop) {
+    Image part{crop.H, crop.W, {}, image.C};
+    for (int h = crop.top; h < crop.top + crop.H; ++h) {
+        const auto row = image.pixels.begin() + (h * image.W + crop.left) * image.C;
+        part.pixels.insert(part.pixels.end(), row, row + crop.W * image.C);
+    }
+    return part;
 }
 
 }  // namespace convoy

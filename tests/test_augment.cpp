@@ -16,7 +16,7 @@ namespace {
 
 constexpr float kOnes[3] = {1, 1, 1}, kZeros[3] = {0, 0, 0};
 
-std::vector<float> resized(ImageView from, int H, int W, Crop window, bool flip) {
+std::vector<float> resized(const Image& from, int H, int W, Crop window, bool flip) {
     Guarded out(size_t(window.H) * size_t(window.W) * size_t(from.C));
     Resizer().run(from, {H, W, window, flip}, kOnes, kZeros, out.data());
     return out;
@@ -43,17 +43,15 @@ TEST_CASE("resizing gives Pillow's pixels exactly: down, up, odd, one pixel, par
         CAPTURE(want.H);
         CAPTURE(want.W);
         const Image image = picture(want.H, want.W);
-        const ImageView part = view(image, {want.top, want.left, want.h, want.w});
+        const Image part = part_of(image, {want.top, want.left, want.h, want.w});
         const std::vector<float> got =
             resized(part, want.out_H, want.out_W, {0, 0, want.out_H, want.out_W}, false);
         CHECK(hash_of_pixels(got) == want.hash);
         // One channel alone: each is resized by itself.
         Image red{want.h, want.w, {}, 1};
-        for (int i = 0; i < want.h * want.w; ++i)
-            red.pixels.push_back(
-                part.pixels[size_t(i / want.w) * part.row_bytes + size_t(i % want.w) * 3]);
+        for (int i = 0; i < want.h * want.w; ++i) red.pixels.push_back(part.pixels[size_t(i) * 3]);
         const std::vector<float> one =
-            resized(view(red), want.out_H, want.out_W, {0, 0, want.out_H, want.out_W}, false);
+            resized(red, want.out_H, want.out_W, {0, 0, want.out_H, want.out_W}, false);
         REQUIRE(one.size() * 3 == got.size());
         for (size_t i = 0; i < one.size(); ++i) CHECK(one[i] == got[i * 3]);
     }
@@ -61,17 +59,15 @@ TEST_CASE("resizing gives Pillow's pixels exactly: down, up, odd, one pixel, par
 
 TEST_CASE("a window of a resized image is what the whole resized image has there") {
     const Image image = picture(61, 45);
-    const std::vector<float> whole =
-        resized(view(image, {0, 0, 61, 45}), 20, 17, {0, 0, 20, 17}, false);
+    const std::vector<float> whole = resized(image, 20, 17, {0, 0, 20, 17}, false);
     for (Crop window : {Crop{0, 0, 20, 17}, {3, 5, 11, 7}, {19, 16, 1, 1}, {0, 16, 20, 1}}) {
-        const std::vector<float> got = resized(view(image, {0, 0, 61, 45}), 20, 17, window, false);
+        const std::vector<float> got = resized(image, 20, 17, window, false);
         std::vector<float> want;
         for (int h = 0; h < window.H; ++h)
             for (int i = 0; i < window.W * 3; ++i)
                 want.push_back(whole[size_t(((window.top + h) * 17 + window.left) * 3 + i)]);
         CHECK_CLOSE(got, want, 0);
-        const std::vector<float> turned =
-            resized(view(image, {0, 0, 61, 45}), 20, 17, window, true);
+        const std::vector<float> turned = resized(image, 20, 17, window, true);
         CHECK_CLOSE(turned, mirrored(want, window.H, window.W), 0);
     }
 }
@@ -82,8 +78,8 @@ TEST_CASE("the loops for AVX2, AVX-512 and any machine give the same bits") {
         FilterAcross* across;
         FilterDown* down;
     };
-    std::vector<Loops> others = {{avx2::filter_across, avx2::filter_down}};
-    if (has_bytes512()) others.push_back({avx512::filter_across, avx512::filter_down});
+    std::vector<Loops> others = {{avx2_across, avx2_down}};
+    if (has_bytes512()) others.push_back({avx512_across, avx512_down});
     for (auto [in, out] : {std::pair{37, 9},
                            {9, 37},
                            {300, 21},
@@ -106,8 +102,7 @@ TEST_CASE("the loops for AVX2, AVX-512 and any machine give the same bits") {
                 for (bool flip : {false, true}) {
                     const size_t in_bytes = size_t(in * C), out_bytes = size_t(out * C) + 1;
                     std::vector<uint8_t> a(6 * out_bytes, 1), b(6 * out_bytes, 2);
-                    portable::filter_across(pixels.data(), in_bytes, 6, C, taps, flip, a.data(),
-                                            out_bytes);
+                    portable_across(pixels.data(), in_bytes, 6, C, taps, flip, a.data(), out_bytes);
                     loops.across(pixels.data(), in_bytes, 6, C, taps, flip, b.data(), out_bytes);
                     for (size_t i = 0; i < a.size(); ++i)
                         if ((i + 1) % out_bytes != 0) REQUIRE(a[i] == b[i]);  // but the spare byte
@@ -118,8 +113,8 @@ TEST_CASE("the loops for AVX2, AVX-512 and any machine give the same bits") {
             for (size_t n : {1u, 7u, 8u, 9u, 16u, 27u})
                 for (size_t p = 0; p < size_t(out); ++p) {
                     Guarded a(n), b(n);
-                    portable::filter_down(tall.pixels.data(), 27, 0, n, taps, p, scale.data(),
-                                          bias.data(), a.data());
+                    portable_down(tall.pixels.data(), 27, 0, n, taps, p, scale.data(), bias.data(),
+                                  a.data());
                     loops.down(tall.pixels.data(), 27, 0, n, taps, p, scale.data(), bias.data(),
                                b.data());
                     CHECK(std::equal(a.data(), a.data() + n, b.data()));
@@ -132,8 +127,8 @@ TEST_CASE("resizing does not read past the last pixel of the image") {
     // Exactly as many bytes as pixels, on the heap: the sanitizers see one byte more.
     for (int W : {1, 2, 3, 4, 5, 30}) {
         const Image image = picture(3, W);
-        CHECK(resized(view(image, {0, 0, 3, W}), 2, 2, {0, 0, 2, 2}, false).size() == 12);
-        CHECK(resized(view(image, {2, W - 1, 1, 1}), 2, 2, {0, 0, 2, 2}, true)[0] ==
+        CHECK(resized(image, 2, 2, {0, 0, 2, 2}, false).size() == 12);
+        CHECK(resized(part_of(image, {2, W - 1, 1, 1}), 2, 2, {0, 0, 2, 2}, true)[0] ==
               image.pixels[size_t(2 * W + W - 1) * 3]);
     }
 }
@@ -274,7 +269,7 @@ TEST_CASE(
         for (uint64_t sample = 0; sample < 40; ++sample) {
             const auto random = [&](Purpose p) { return Random(how.seed, 1, sample, p); };
             const bool flip = flips(changes.flip, how.seed, 1, sample);
-            const std::vector<float> pixels = resized(view(image), 15, 15, {0, 0, 15, 15}, flip);
+            const std::vector<float> pixels = resized(image, 15, 15, {0, 0, 15, 15}, flip);
             Image want{15, 15, {pixels.begin(), pixels.end()}}, spare;
             if (changes.translate > 0) {
                 Random draws = random(kTranslate);
@@ -318,8 +313,7 @@ TEST_CASE("training rows: a flipped one is the other one's mirror image, pixel b
     }
     CHECK(straight != turned);
     CHECK(mirrored(straight, 12, 12) == turned);
-    const std::vector<float> pixels =
-        resized(view(image, {0, 0, 40, 30}), 12, 12, {0, 0, 12, 12}, false);
+    const std::vector<float> pixels = resized(image, 12, 12, {0, 0, 12, 12}, false);
     for (size_t i = 0; i < pixels.size(); ++i)
         CHECK(std::abs(straight[i] - (pixels[i] / 255 - how.mean[i % 3]) / how.std[i % 3]) < 1e-5);
 }
