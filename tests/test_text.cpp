@@ -17,9 +17,9 @@ TEST_CASE("text: UTF-8 is told from what is not") {
          {"", "hat", "caf\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x91\x9F", "\xED\x9F\xBF"})
         CHECK(is_utf8(good));
     // Latin-1, a lone continuation, a cut sequence, overlong forms of '/', a byte that never
-    // occurs.
-    for (const char* bad :
-         {"caf\xE9", "\x80", "\xE2\x82", "\xC0\xAF", "\xE0\x80\xAF", "\xF0\x80\x80\xAF", "\xFF"})
+    // occurs, a surrogate, a number above the last character.
+    for (const char* bad : {"caf\xE9", "\x80", "\xE2\x82", "\xC0\xAF", "\xE0\x80\xAF",
+                            "\xF0\x80\x80\xAF", "\xFF", "\xED\xA0\x80", "\xF4\x90\x80\x80"})
         CHECK(!is_utf8(bad));
 }
 

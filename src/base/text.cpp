@@ -2,6 +2,7 @@
 #include "src/base/text.h"
 
 #include <algorithm>
+#include <boost/locale/utf.hpp>
 #include <cctype>
 #include <numeric>
 
@@ -78,21 +79,9 @@ std::string printable(std::string_view text) {
 }
 
 bool is_utf8(std::string_view text) {
-    for (size_t i = 0; i < text.size();) {
-        const unsigned char c = static_cast<unsigned char>(text[i]);
-        const size_t length = c < 0x80                ? 1
-                              : c >= 0xC2 && c < 0xE0 ? 2
-                              : c >= 0xE0 && c < 0xF0 ? 3
-                              : c >= 0xF0 && c < 0xF5 ? 4
-                                                      : 0;
-        if (length == 0 || i + length > text.size()) return false;
-        for (size_t j = 1; j < length; ++j)
-            if ((static_cast<unsigned char>(text[i + j]) & 0xC0) != 0x80) return false;
-        if (length > 1 && ((c == 0xE0 && static_cast<unsigned char>(text[i + 1]) < 0xA0) ||
-                           (c == 0xF0 && static_cast<unsigned char>(text[i + 1]) < 0x90)))
-            return false;
-        i += length;
-    }
+    namespace utf = boost::locale::utf;  // headers only
+    for (auto at = text.begin(); at != text.end();)
+        if (!utf::is_valid_codepoint(utf::utf_traits<char>::decode(at, text.end()))) return false;
     return true;
 }
 
