@@ -26,6 +26,7 @@ class OutputFile {
     void write(std::span<const uint8_t> bytes) {
         if (std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) != bytes.size()) fail_now();
     }
+    std::FILE* get() const { return file_.get(); }
     void sync() {
         if (std::fflush(file_.get()) != 0 || fsync(fileno(file_.get())) != 0) fail_now();
     }
@@ -42,7 +43,7 @@ class TarWriter final : public ShardWriter {
         : path_(path), file_(path), tar_(archive_write_new(), archive_write_free) {
         check(archive_write_set_format_ustar(tar_.get()));
         check(archive_write_set_bytes_in_last_block(tar_.get(), 1));
-        check(archive_write_open(tar_.get(), this, nullptr, write_block, nullptr));
+        check(archive_write_open_FILE(tar_.get(), file_.get()));
     }
     void add(const std::string& key, const std::string& extension, std::span<const uint8_t> image,
              int32_t label, const std::string&) override {
@@ -55,17 +56,9 @@ class TarWriter final : public ShardWriter {
     }
 
  private:
-    static la_ssize_t write_block(archive* tar, void* client, const void* bytes, size_t size) try {
-        static_cast<TarWriter*>(client)->file_.write({static_cast<const uint8_t*>(bytes), size});
-        return la_ssize_t(size);
-    } catch (const Error& error) {
-        archive_set_error(tar, errno, "%s", error.what());
-        return -1;
-    }
     void check(int state) {
-        if (state >= ARCHIVE_WARN) return;
-        const char* why = archive_error_string(tar_.get());
-        fail(path_, ": cannot be written: ", why ? why : "unknown cause");
+        if (state < ARCHIVE_WARN)
+            fail(path_, ": cannot be written: ", std::strerror(archive_errno(tar_.get())));
     }
     void member(const std::string& name, std::span<const uint8_t> bytes) {
         const std::unique_ptr<archive_entry, void (*)(archive_entry*)> entry(archive_entry_new(),
