@@ -13,10 +13,9 @@
 
 namespace convoy {
 
-// The checksum of earlier bytes followed by `bytes`; `before` is the checksum of the earlier bytes.
-inline uint32_t crc32c(std::span<const uint8_t> bytes, uint32_t before = 0) {
+inline uint32_t crc32c(std::span<const uint8_t> bytes) {
 #ifdef __SSE4_2__
-    uint64_t crc = ~before;
+    uint64_t crc = 0xFFFFFFFF;
     size_t i = 0;
     for (; i + 8 <= bytes.size(); i += 8) {
         uint64_t word;
@@ -27,10 +26,7 @@ inline uint32_t crc32c(std::span<const uint8_t> bytes, uint32_t before = 0) {
     for (; i < bytes.size(); ++i) last = _mm_crc32_u8(last, bytes[i]);
     return ~last;
 #else
-    // Begins with the remainder of the earlier bytes, bits reversed.
-    uint32_t start = 0;
-    for (int bit = 0; bit < 32; ++bit) start |= (~before >> bit & 1) << (31 - bit);
-    boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true> crc(start);
+    boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true> crc;
     crc.process_bytes(bytes.data(), bytes.size());
     return crc.checksum();
 #endif
