@@ -57,9 +57,9 @@ struct Message : ByteReader {
     }
 };
 
-// The last field of bytes with this number: protobuf's rule.
-std::optional<Bytes> find(Bytes message, uint32_t number) {
-    std::optional<Bytes> found;
+// The last field of bytes with this number (protobuf's rule), or no bytes.
+Bytes find(Bytes message, uint32_t number) {
+    Bytes found;
     for (Message in{{message}}; in.has_next();)
         if (const Field field = in.next(); field.number == number && field.is_bytes)
             found = field.bytes;
@@ -78,7 +78,7 @@ std::optional<int64_t> first_number(Bytes list) {
 }
 
 struct Example {
-    std::optional<Bytes> image;
+    Bytes image;
     Label label;
 };
 
@@ -90,17 +90,11 @@ Example parse_example(Bytes message) {
         for (Message features{{outer.bytes}}; features.has_next();) {
             const Field entry = features.next();
             if (entry.number != 1 || !entry.is_bytes) continue;
-            const std::string_view name = as_text(find(entry.bytes, 1).value_or(Bytes()));
-            const Bytes feature = find(entry.bytes, 2).value_or(Bytes());
-            if (name == "image/class/label") {
-                if (const auto list = find(feature, 3)) example.label.number = first_number(*list);
-            } else if (name == "image/encoded" || name == "image/class/text") {
-                const Bytes value = find(find(feature, 1).value_or(Bytes()), 1).value_or(Bytes());
-                if (name == "image/encoded")
-                    example.image = value;
-                else
-                    example.label.name = as_text(value);
-            }
+            const std::string_view name = as_text(find(entry.bytes, 1));
+            const Bytes feature = find(entry.bytes, 2);
+            if (name == "image/class/label") example.label.number = first_number(find(feature, 3));
+            if (name == "image/class/text") example.label.name = as_text(find(find(feature, 1), 1));
+            if (name == "image/encoded") example.image = find(find(feature, 1), 1);
         }
     }
     return example;
@@ -114,12 +108,11 @@ void take_example(Bytes data, uint64_t offset, const Findings& findings) {
     } catch (const Error&) {
         return findings.fault(offset, "damaged: not a tf.train.Example");
     }
-    if (!example.image || example.image->empty())
-        return findings.fault(offset, "no image/encoded in it");
+    if (example.image.empty()) return findings.fault(offset, "no image/encoded in it");
     if (!is_utf8(example.label.name))
         return findings.fault(offset, "image/class/text is not UTF-8");
     findings.record(
-        {offset + size_t(example.image->data() - data.data()), *example.image, example.label});
+        {offset + size_t(example.image.data() - data.data()), example.image, example.label});
 }
 
 }  // namespace
