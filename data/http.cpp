@@ -143,11 +143,6 @@ std::string hint_for(long status, const std::string& region, const Location& loc
 
 }  // namespace
 
-std::string environment_variable(const char* name) {
-    const char* value = std::getenv(name);
-    return value ? value : "";
-}
-
 Location locate(const std::string& url, const Variable& variable) {
     if (std::ranges::any_of(url, [](unsigned char c) { return c < 0x20 || c == 0x7f; }))
         fail("a URL holds a control character, such as a line break");
@@ -299,18 +294,16 @@ Answer http_get(const Location& location, ObjectInfo& object, int file, uint64_t
     Transfer transfer{curl.get(), location, object, file, begin, stop};
     for (const CURLoption data : {CURLOPT_HEADERDATA, CURLOPT_WRITEDATA, CURLOPT_XFERINFODATA})
         set(data, static_cast<void*>(&transfer));
-    set(
-        CURLOPT_HEADERFUNCTION, +[](char* data, size_t, size_t size, void* self) {
+    set(CURLOPT_HEADERFUNCTION,
+        curl_write_callback([](char* data, size_t, size_t size, void* self) {
             return static_cast<Transfer*>(self)->header({data, size}) ? size : 0;
-        });
-    set(
-        CURLOPT_WRITEFUNCTION, +[](char* data, size_t, size_t size, void* self) {
+        }));
+    set(CURLOPT_WRITEFUNCTION, curl_write_callback([](char* data, size_t, size_t size, void* self) {
             return static_cast<Transfer*>(self)->write(data, size) ? size : 0;
-        });
-    set(
-        CURLOPT_XFERINFOFUNCTION, +[](void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+        }));
+    set(CURLOPT_XFERINFOFUNCTION, curl_xferinfo_callback([](void* self, auto...) {
             return int(static_cast<Transfer*>(self)->stop);
-        });
+        }));
     set(CURLOPT_NOPROGRESS, 0L);
     set(CURLOPT_ERRORBUFFER, transfer.error);
     set(CURLOPT_NOSIGNAL, 1L);  // signals are the program's

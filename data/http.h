@@ -11,11 +11,11 @@
 #include <functional>
 #include <string>
 
+#include "src/base/text.h"
+
 namespace convoy {
 
-// An environment variable; "" if it is not set.
-using Variable = std::function<std::string(const char*)>;
-std::string environment_variable(const char* name);
+using Variable = std::function<std::string(const char*)>;  // of the environment, by its name
 
 // The address of an object, and the credentials to read it. Only `name` may be shown to people.
 struct Location {

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
 #include "src/base/text.h"
@@ -13,20 +12,15 @@ namespace convoy {
 
 static constexpr const char* kErase = "\r\033[K";
 
-static std::string variable(const char* name) {
-    const char* value = std::getenv(name);
-    return value ? value : "";
-}
-
 int terminal_width(std::FILE* out) {
     winsize size{};
-    if (!isatty(fileno(out)) || variable("TERM") == "dumb") return 0;
+    if (!isatty(fileno(out)) || environment_variable("TERM") == "dumb") return 0;
     // Some terminals start a new line after the last column.
     return ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
 }
 
 std::string in_red(const std::string& text, std::FILE* out) {
-    const bool plain = terminal_width(out) == 0 || !variable("NO_COLOR").empty();
+    const bool plain = terminal_width(out) == 0 || !environment_variable("NO_COLOR").empty();
     return plain ? text : cat("\033[1;31m", text, "\033[0m");
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <boost/locale/utf.hpp>
 #include <cctype>
+#include <cstdlib>
 #include <numeric>
 
 namespace convoy {
@@ -29,6 +30,11 @@ std::string some_of(std::vector<std::string> names, size_t most) {
     const size_t all = names.size();
     names.resize(std::min(all, most));
     return join_text(names) + (all > most ? cat(" and ", all - most, " more") : "");
+}
+
+std::string environment_variable(const char* name) {
+    const char* value = std::getenv(name);
+    return value ? value : "";
 }
 
 std::string_view without_bom(std::string_view text) {

@@ -22,6 +22,8 @@ std::string join_text(const Range& parts, std::string_view separator = ", ") {
 // "a, b, c and 2 more": the first `most` names.
 std::string some_of(std::vector<std::string> names, size_t most = 8);
 
+std::string environment_variable(const char* name);  // "" if it is not set
+
 // Removes the UTF-8 byte order mark that Windows editors write.
 std::string_view without_bom(std::string_view text);
 
