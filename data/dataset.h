@@ -1,8 +1,6 @@
-// dataset.h — opens the training and the validation set that --data, --val, --val-split and
-// --classes describe.
+// dataset.h — opens the sets that --data, --val, --val-split and --classes describe.
 //
-//   name ─► places.h: folders, shards, lists ─► listing.h: their classes ─► a Source of the chosen
-//   classes
+//   name ─► places.h: folders, shards, lists ─► listing.h: their classes ─► a Source of some
 #pragma once
 
 #include <cstdint>

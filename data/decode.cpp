@@ -183,9 +183,8 @@ bool is_truncated(Bytes bytes, ImageSize size) {
 }
 
 // Copies the chunks of a PNG that hold the pixels into `out`, and tests their checksums. The other
-// chunks (colour profiles, texts, animation) change no pixel, but libpng prints warnings about
-// them. Returns the fault, or nullptr. A chunk: length of the data (4), type (4), data, checksum of
-// type and data (4).
+// chunks change no pixel, but libpng prints warnings about them. Returns the fault, or nullptr.
+// A chunk: length of the data (4), type (4), data, checksum of type and data (4).
 const char* essential_png(Bytes bytes, std::vector<uint8_t>& out) {
     out.assign(bytes.begin(), bytes.begin() + kPngSignature.size());
     if (!has_text(bytes, 12, "IHDR")) return "damaged: it does not begin with a header";

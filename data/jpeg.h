@@ -23,8 +23,7 @@ class JpegReader {
     // Whether libjpeg holds the whole image in memory: 2 bytes per sample.
     bool is_held_whole() { return jpeg_has_multiple_scans(&info_); }
     // Decodes `crop` of the opened image as RGB or grey (image.C): the same pixels as in the whole
-    // image. CMYK becomes RGB as in Pillow. Throws Error. Call open()
-    // before the next read().
+    // image. CMYK becomes RGB as in Pillow. Throws Error. Call open() before the next read().
     void read(Crop crop, Image& image);
 
  private:

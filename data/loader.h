@@ -55,8 +55,7 @@ struct LoaderOptions {
 //   free ──open──► filling ──last row──► ready ──next()──► lent ──release()──► free
 //
 // Step s uses slot s mod slots. Threads take its rows one at a time in order, so all of them work
-// on the step that is needed first. A row depends on its sample alone, not on the thread or the
-// time.
+// on the step that is needed first. A row depends on its sample alone.
 //
 // With mixup or cutmix, the partner of an image is the one before it in the step's global slice;
 // the partner of the first is the last, as in torchvision. If one of the two did not decode, the

@@ -2,8 +2,7 @@
 //
 // Step k of epoch e trains on the k-th slice of one permutation of the whole data set, made from
 // (seed, e). Each rank takes its share of the slice, which may be short or empty. So all ranks have
-// the same number of steps, and two integers are the position in the data: (epoch, samples
-// consumed).
+// the same number of steps, and (epoch, samples consumed) is the position in the data.
 //
 // The permutation is a function, not a table: a generalised Feistel network with cycle-walking
 // (Black, Rogaway: "Ciphers with Arbitrary Finite Domains", CT-RSA 2002). A number below n ≤ a·b is

@@ -311,8 +311,7 @@ class RemoteFetcher {
     std::mutex mutex_;                 // guards what follows, and each RemoteObject
     std::condition_variable changed_;  // the plan, an object of it, the room, or stopping_
     std::atomic<bool> stopping_ = false;
-    std::deque<ObjectPtr>
-        plan_;  // objects that readers wait for, then prepared and unfinished ones
+    std::deque<ObjectPtr> plan_;        // what readers wait for, then what is prepared
     std::vector<std::thread> threads_;  // last: all else must exist when they run
 };
 

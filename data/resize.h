@@ -11,9 +11,8 @@
 
 namespace convoy {
 
-// The product of an 8-bit pixel and a 22-bit weight has 30 bits: it fits an int32.
-constexpr int kWeightBits = 22;
-constexpr int kLowBits = 15;  // of a weight, in Taps::low
+constexpr int kWeightBits = 22;  // the product with an 8-bit pixel fits an int32
+constexpr int kLowBits = 15;     // of a weight, in Taps::low
 
 // Weights for some output places (pixels) of a resized axis. Each output place reads `count` input
 // places from `first` on.
@@ -77,10 +76,9 @@ inline std::array<int, 2> fitted(int H, int W, int side) {
 
 // The two inner loops (resize_passes.cpp).
 //
-// out[r,q] = Σ in[r, first(q) + k] · weight(q, k), rounded; one pixel of C bytes a tap. `rows`
-// rows, which lie in_bytes and out_bytes apart. `flip` puts place q at width − 1 − q. Up to
-// kOverread bytes after each row of `in` may be read, and the byte after each row of `out` may be
-// overwritten.
+// out[r,q] = Σ in[r, first(q) + k] · weight(q, k), rounded; one pixel of C bytes a tap. Rows lie
+// in_bytes and out_bytes apart. `flip` puts place q at width − 1 − q. May read kOverread bytes
+// after each row of `in`, and overwrite the byte after each row of `out`.
 using FilterAcross = void(const uint8_t* in, size_t in_bytes, int rows, int C, const Taps& taps,
                           bool flip, uint8_t* out, size_t out_bytes);
 constexpr size_t kOverread = 96;

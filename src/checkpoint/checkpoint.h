@@ -8,11 +8,9 @@
 //   RUN/latest → step-00001200            swapped last
 //   RUN/best   → step-00000900            highest validation accuracy so far
 //
-// A checkpoint is written under a temporary name, synced and renamed. Then `latest` is swapped.
-// meta.json is written last and has the checksums of the others, so a folder without a valid
-// meta.json is not a checkpoint. If the file system has no links, `latest` and `best` are files
-// that hold a name. If it has no fsync, or cannot rename folders, checkpoints are saved without it.
-// The log says so with the first checkpoint.
+// A checkpoint is written under a temporary name, synced and renamed. meta.json is written last and
+// has the checksums of the others, so a folder without a valid meta.json is not a checkpoint.
+// README.md says what happens on file systems without links, fsync or renaming of folders.
 #pragma once
 
 #include <array>

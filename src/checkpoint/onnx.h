@@ -4,10 +4,9 @@
 //             0 to 255, RGB or grey. N is free; H and W are the model's.
 //   outputs   "logits", float N×classes; with preprocessing also "probabilities"
 //   weights   initializers, with the names and layouts of model.safetensors
-//   metadata  that of model.safetensors (model, model_text, size, classes, mean, std), and
-//   "resize":
-//             {"to": [rows, columns], "crop": [rows, columns]}. An image is resized and then
-//             cropped to its centre. For a square input "to" is the length of the shorter side.
+//   metadata  that of model.safetensors, and "resize": {"to": [rows, columns], "crop": [rows,
+//             columns]}. An image is resized and then cropped to its centre. For a square input
+//             "to" is the length of the shorter side.
 #pragma once
 
 #include <string>

@@ -1,5 +1,4 @@
-// plan.h — forecasts the speed of a job by one formula from what was measured. No sockets, no
-// tensors.
+// plan.h — forecasts the speed of a job from what was measured. No sockets, no tensors.
 //
 //   one rank     │ forward S/3 │      backward 2S/3      │     S seconds of computing per step
 //   network                      │ bucket │ bucket │ … │ last │

@@ -1,6 +1,5 @@
 // tune.h — the setups with which a machine, or a job of several machines, can train, and a race
-// between them. Each setup is measured by real training runs, which are ended when their speed is
-// known.
+// between them by real training runs, which are ended when their speed is known.
 #pragma once
 
 #include <sys/types.h>
@@ -39,9 +38,8 @@ std::vector<Setup> join_setups(int world, const Setup& local);
 // Measures for this many seconds, or less if the speed is clearly below `to_beat`. Sets its speed.
 using MeasureSetup = std::function<void(Setup&, double seconds, double to_beat)>;
 
-// Returns the number of the fastest setup that is exact; -1 if none could be measured. Measures
-// each setup for a second, then again for three seconds the best three that are within 10 % of the
-// fastest.
+// Returns the number of the fastest exact setup; -1 if none could be measured. Measures each setup
+// for a second, then for three seconds the best three that are within 10 % of the fastest.
 int race(std::vector<Setup>& setups, const MeasureSetup& measure);
 
 // The speed of the steps in a log.jsonl except the first step, which warms up. Ignores lines that

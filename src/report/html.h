@@ -22,8 +22,7 @@ std::string html_table(const std::vector<std::string>& heads,
 
 struct Curve {
     std::string name;
-    std::vector<std::array<double, 2>>
-        points;  // sorted by x; points that are not finite are left out
+    std::vector<std::array<double, 2>> points;  // sorted by x; only finite ones are drawn
 };
 // An SVG of 640×320 with axes, ticks and a legend, which is also a file by itself. x begins at 0,
 // and y always includes `values`. If a curve has more points than pixels, only the smallest and the
