@@ -31,27 +31,15 @@ constexpr void philox4x32(uint32_t (&c)[4][kBlocks], uint64_t key) {
 
 // What a number is drawn for. Different purposes have independent numbers. Never change a value:
 // runs would no longer be reproducible. At most 65,535; layers use kLayer + their position.
-enum Purpose : uint16_t {
-    kOrder = 1,
-    kCrop = 2,
-    kFlip = 3,
-    kInit = 4,
-    kGenerate = 5,
-    kTest = 6,
-    kBench = 7,
-    kSplit = 8,
-    kJitter = 16,
-    kPolicy = 17,
-    kErase = 18,
-    kTranslate = 19,
-    kMix = 20,
-    kLayer = 1024,
-};
+using Purpose = uint16_t;
+inline constexpr Purpose kOrder = 1, kCrop = 2, kFlip = 3, kInit = 4, kGenerate = 5, kTest = 6,
+                         kBench = 7, kSplit = 8, kJitter = 16, kPolicy = 17, kErase = 18,
+                         kTranslate = 19, kMix = 20, kLayer = 1024;
 
 // The sequence of draws for one (seed, epoch, index, purpose). Cheap to construct where it is used.
 class Random {
  public:
-    Random(uint64_t seed, uint32_t epoch, uint64_t index, uint16_t purpose)
+    Random(uint64_t seed, uint32_t epoch, uint64_t index, Purpose purpose)
         : key_(seed),
           counter_{0, uint32_t(index), epoch, uint32_t(purpose) | uint32_t(index >> 32) << 16} {}
 
