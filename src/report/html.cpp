@@ -4,13 +4,11 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "src/base/check.h"
+#include "src/base/replace_file.h"
 #include "src/base/text.h"
 
 namespace convoy {
@@ -147,9 +145,7 @@ void write_in(const std::string& folder, const std::string& name, std::string_vi
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     if (error) fail("cannot make the folder ", folder, ": ", error.message());
-    std::ofstream file(folder + "/" + name, std::ios::binary);
-    file << text << std::flush;
-    if (!file) fail("cannot write ", folder, "/", name, ": ", std::strerror(errno));
+    replace_file(folder + "/" + name, text);
 }
 
 }  // namespace convoy
