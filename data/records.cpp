@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <memory>
 #include <utility>
 
@@ -57,12 +58,10 @@ bool begins_tar(std::span<const uint8_t> head, uint64_t size) {
     if (head.size() < 512) return false;
     if (head[0] == 0)
         return size <= 20 * 512 && std::ranges::count(head, 0) == ptrdiff_t(head.size());
-    int64_t sum = 0, claimed = 0;
+    long sum = 0;
     for (size_t i = 0; i < 512; ++i) sum += i >= 148 && i < 156 ? ' ' : head[i];
-    size_t i = 148;
-    while (i < 156 && head[i] == ' ') ++i;
-    for (; i < 156 && head[i] >= '0' && head[i] <= '7'; ++i) claimed = claimed * 8 + head[i] - '0';
-    return sum == claimed;
+    const std::string claimed(as_text(head.subspan(148, 8)));
+    return sum == std::strtol(claimed.c_str(), nullptr, 8);
 }
 
 bool holds_cifar(std::span<const uint8_t> head, uint64_t size, size_t label_bytes) {

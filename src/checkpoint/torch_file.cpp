@@ -91,9 +91,8 @@ void check_directory(const std::string& path) {
         const size_t length = little_endian(directory, at + 28, 2);
         const uint32_t header_at = little_endian(directory, at + 42);
         const std::vector<uint8_t> header = bytes(header_at, 10);
-        const std::string name(
-            directory.begin() + long(std::min(at + 46, directory.size())),
-            directory.begin() + long(std::min(at + 46 + length, directory.size())));
+        const std::string_view name =
+            as_text(directory).substr(std::min(at + 46, directory.size()), length);
         if (header_at != UINT32_MAX &&
             (!has_text(header, 0, "PK\3\4") ||
              little_endian(header, 8, 2) != little_endian(directory, at + 10, 2)))
