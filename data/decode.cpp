@@ -256,13 +256,13 @@ bool is_image_extension(std::string_view extension) {
            });
 }
 
-std::vector<uint8_t> encoded(const Image& image, const char* extension, int quality) {
+std::vector<uint8_t> encoded(const Image& image, const char* extension) {
     // Only read; cv::Mat has no read-only form.
     cv::Mat pixels(image.H, image.W, CV_8UC(image.C), const_cast<uint8_t*>(image.pixels.data()));
     cv::Mat bgr = pixels;
     if (image.C == 3) bgr.release(), cv::cvtColor(pixels, bgr, cv::COLOR_RGB2BGR);
     std::vector<uint8_t> bytes;
-    cv::imencode(extension, bgr, bytes, {cv::IMWRITE_JPEG_QUALITY, quality});
+    cv::imencode(extension, bgr, bytes, {cv::IMWRITE_JPEG_QUALITY, 90});
     return bytes;
 }
 

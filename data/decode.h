@@ -16,8 +16,8 @@ struct Image {  // RGB or grey, 8 bits, rows without padding
     int C = 3;
 };
 
-// Encodes an RGB or grey image as ".png", or as ".jpg" of that quality.
-std::vector<uint8_t> encoded(const Image& image, const char* extension, int quality = 90);
+// Encodes an RGB or grey image as ".png", or as ".jpg" of quality 90.
+std::vector<uint8_t> encoded(const Image& image, const char* extension);
 
 // The format of encoded bytes by their signature: "jpg", "png", "webp", "bmp", "tif", "pgm" or
 // "ppm"; "" for all others.

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "data/shard_source.h"
 #include "src/base/check.h"
@@ -20,6 +22,11 @@ bool all_numbers(const Names& names) {
         return name.find_first_not_of("0123456789") == std::string::npos;
     });
 }
+
+struct ClassNames {
+    Names names;                           // of all classes, in their order
+    std::map<Label, std::string> name_of;  // of each label
+};
 
 // The names of numbers 0 to `last`. If two classes have the same name, the number is added.
 Names names_of_numbers(int64_t last, const std::map<int64_t, std::string>& own, const Names& given,
@@ -78,8 +85,11 @@ ClassNames by_number(const std::set<Label>& labels, const Names& given, const Na
     return classes;
 }
 
-}  // namespace
-
+// labels: all labels of the set. Numbers count from label_offset. The name of a number comes from
+// the labels, else from `given` (a file of class names), else from `base` (the classes of the
+// training set, unless they are numbers too), else it is the number. Labels without numbers are
+// sorted by name, or in the order of `given`. `where` is for messages. Throws Error: a number that
+// cannot be a class, labels with and without numbers in one set, a name that is missing in `given`.
 ClassNames name_classes(const std::set<Label>& labels, const Names& given, const Names& base,
                         int64_t label_offset, const std::string& where) {
     const Label *with = nullptr, *without = nullptr;
@@ -103,6 +113,8 @@ ClassNames name_classes(const std::set<Label>& labels, const Names& given, const
     return classes;
 }
 
+// The names of classes that a folder or URL gives: "classes" of dataset.json, or the lines of
+// classes.txt, batches.meta.txt (CIFAR-10) or fine_label_names.txt (CIFAR-100). May be empty.
 Names class_names_in(const std::string& folder, const Remote& remote) {
     constexpr uint64_t kMaxFile = 1 << 26;
     const std::string json = within(folder, "dataset.json");
@@ -129,8 +141,6 @@ Names class_names_in(const std::string& folder, const Remote& remote) {
     }
     return {};
 }
-
-namespace {
 
 // With options.part, a class stays although it has no image here: other ranks may have some.
 Listing list_folders(const std::string& folder, const DataOptions& options, Log& log) {

@@ -3,8 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -13,24 +11,6 @@
 #include "data/records.h"
 
 namespace convoy {
-
-struct ClassNames {
-    std::vector<std::string> names;        // of all classes, in their order
-    std::map<Label, std::string> name_of;  // of each label
-};
-
-// labels: all labels of the set. Numbers count from label_offset. The name of a number comes from
-// the labels, else from `given` (a file of class names), else from `base` (the classes of the
-// training set, unless they are numbers too), else it is the number. Labels without numbers are
-// sorted by name, or in the order of `given`. `where` is for messages. Throws Error: a number that
-// cannot be a class, labels with and without numbers in one set, a name that is missing in `given`.
-ClassNames name_classes(const std::set<Label>& labels, const std::vector<std::string>& given,
-                        const std::vector<std::string>& base, int64_t label_offset,
-                        const std::string& where);
-
-// The names of classes that a folder or URL gives: "classes" of dataset.json, or the lines of
-// classes.txt, batches.meta.txt (CIFAR-10) or fine_label_names.txt (CIFAR-100). May be empty.
-std::vector<std::string> class_names_in(const std::string& folder, const Remote& remote);
 
 struct Listing {
     std::string where;  // for people

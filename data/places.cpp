@@ -27,7 +27,7 @@ static const std::set<std::string> kSystemNames = {
     "__macosx", "lost+found", "$recycle.bin", "recycler",  "system volume information",
     "@eadir",   "@recycle",   "#recycle",     "thumbs.db", "desktop.ini"};
 
-std::string lower_case(std::string text) {
+static std::string lower_case(std::string text) {  // of ASCII
     for (char& c : text) c = char(std::tolower(static_cast<unsigned char>(c)));
     return text;
 }

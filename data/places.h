@@ -53,8 +53,6 @@ bool has_image_name(const std::filesystem::path& path);  // by its extension
 // The kind of a file, as key of LeftOut: its extension in lower case.
 std::string kind_of_file(const std::filesystem::path& path);
 
-std::string lower_case(std::string text);  // of ASCII
-
 // root/name
 std::string within(const std::string& root, const std::string& name);
 
