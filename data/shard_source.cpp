@@ -12,11 +12,10 @@
 #include "src/base/text.h"
 
 namespace convoy {
-namespace {
 
 // Keeps the samples of a shard that have a class, and appends their classes to `labels`.
-void keep_classes(ShardIndex& index, const std::vector<int32_t>& class_of,
-                  std::vector<int32_t>& labels) {
+static void keep_classes(ShardIndex& index, const std::vector<int32_t>& class_of,
+                         std::vector<int32_t>& labels) {
     size_t n = 0;
     for (size_t i = 0; i < index.size(); ++i) {
         const int32_t label = class_of[index.label_of[i]];
@@ -28,8 +27,6 @@ void keep_classes(ShardIndex& index, const std::vector<int32_t>& class_of,
     index.offsets.resize(n), index.lengths.resize(n), index.checksums.resize(n);
     index.label_of = {};
 }
-
-}  // namespace
 
 ShardSource::ShardSource(std::vector<Shard> shards, std::vector<std::string> classes,
                          const std::vector<std::vector<int32_t>>& class_of)

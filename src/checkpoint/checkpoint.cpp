@@ -110,13 +110,11 @@ ModelCard card_from_metadata(const std::map<std::string, std::string>& metadata,
 
 // ---- saving ----------------------------------------------------------------------------------
 
-namespace {
 struct StateSlice {
     std::string name;  // "momentum/conv1.weight"
     Param* param;
     float* data;  // in an arena of the optimizer
 };
-}  // namespace
 
 static std::vector<StateSlice> state_slices(Model& model, Optimizer& optimizer) {
     std::vector<StateSlice> slices;

@@ -26,17 +26,15 @@ std::string json_text(const json& of, const char* name) {
                : "";
 }
 
-namespace {
-
 // Copies the finite numbers of `from` that have these names.
-void copy_numbers(json& to, const json& from, std::initializer_list<const char*> names,
-                  const char* prefix = "") {
+static void copy_numbers(json& to, const json& from, std::initializer_list<const char*> names,
+                         const char* prefix = "") {
     for (const char* name : names)
         if (const double x = json_number(from, name); std::isfinite(x)) to[cat(prefix, name)] = x;
 }
 
 // The sentence that the page lists for an event; "" if it lists none.
-std::string sentence(const std::string& name, const json& event) {
+static std::string sentence(const std::string& name, const json& event) {
     if (name == "regroup") return json_text(event, "why");
     if (name == "error") return "error: " + json_text(event, "cause");
     if (name == "leave") return "this rank has left the job; the other ranks continue";
@@ -52,13 +50,11 @@ std::string sentence(const std::string& name, const json& event) {
 }
 
 // The fraction of time in which a rank computes, or, in an older log, in which it does not wait.
-double compute_part(const json& rank) {
+static double compute_part(const json& rank) {
     const double waits = json_number(rank, "data_wait") + json_number(rank, "net_wait");
     const double told = json_number(rank, "compute");
     return std::isfinite(told) ? told : std::max(1 - waits, 0.0);
 }
-
-}  // namespace
 
 void PageState::add(std::vector<Item>& items, double step, json shown) {
     if (items.size() >= kMostItems) {  // keep every second item

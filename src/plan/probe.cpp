@@ -20,15 +20,11 @@ namespace convoy {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankTiming, machine, threads, together, alone)
 
-namespace {
-
-double largest_of(Communicator& communicator, double mine) {
+static double largest_of(Communicator& communicator, double mine) {
     double most = mine;
     for (const auto& other : gather_json(communicator, mine)) most = std::max<double>(most, other);
     return most;
 }
-
-}  // namespace
 
 std::vector<double> time_sums(Communicator& communicator, size_t bytes, double seconds,
                               const Stop& stop) {
