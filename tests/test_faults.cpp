@@ -1,8 +1,5 @@
 #include <fcntl.h>
-#include <malloc.h>
 #include <unistd.h>
-
-#include <filesystem>
 
 #include "tests/fake_rank.h"
 
@@ -11,8 +8,7 @@ namespace convoy {
 // Rank 0 of a world of 2, whose other rank the test plays. Returns the error that ends `work`.
 static std::string rank0_against(const std::function<void(FakeRank&)>& rank1,
                                  const std::function<void(Job&)>& work, Diary& diary,
-                                 int* lost = nullptr,
-                                 std::chrono::milliseconds stall = std::chrono::seconds(30)) {
+                                 int* lost = nullptr) {
     Port port;
     std::thread other([&] {
         FakeRank rank(1, port.get());
@@ -20,9 +16,7 @@ static std::string rank0_against(const std::function<void(FakeRank&)>& rank1,
     });
     std::string error = "no error";
     try {
-        JoinOptions options = rank_options(0, 2, port);
-        options.stall = stall;
-        Job job = join(options, diary.log());
+        Job job = join(rank_options(0, 2, port), diary.log());
         try {
             work(job);
         } catch (const Error& e) {
@@ -296,74 +290,6 @@ TEST_CASE("an edge that breaks while both ranks live ends the job on both") {
         },
         [](Job& job) { job.communicator->barrier(); }, diary);
     CHECK(contains(error, "receiving from rank 1 (127.0.0.1:9): connection closed"));
-}
-
-TEST_CASE("after the stall time the log of every rank says who all wait for, and in what phase") {
-    Diary diary;
-    std::string told;
-    rank0_against(
-        [&](FakeRank& rank) {
-            rank.stand(2);
-            rank.beat({12, 0, 0, 0, 40'000, "data"});
-            while (!contains(told, "all wait"))
-                told = wire::decode_text(rank.await(wire::Type::notice).body);
-            rank.die();
-        },
-        [](Job& job) { sum(job, 100'000); }, diary, nullptr, std::chrono::milliseconds(150));
-    CHECK(told.find("step 12: all wait for rank 1 (127.0.0.1:9), in data since 40 s") == 0);
-    CHECK(contains(diary.text(), told));
-}
-
-// Of this process.
-struct Use {
-    int64_t threads = 0, descriptors = 0, bytes = 0;
-};
-
-static Use use_now() {
-    const auto count = [](const char* folder) {
-        return std::distance(std::filesystem::directory_iterator(folder), {});
-    };
-    return {count("/proc/self/task"), count("/proc/self/fd"), int64_t(mallinfo2().uordblks)};
-}
-
-TEST_CASE("rings that follow one another, a thousand of them, take no threads, files or memory") {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    constexpr int kRings = 200, kWarm = 20;
-#else
-    constexpr int kRings = 1000, kWarm = 20;
-#endif
-    run_ranks(
-        3,
-        [](JoinOptions& options) {
-            options.elastic = true;
-            options.heartbeat = std::chrono::milliseconds(1000);
-        },
-        [](Job& job) {
-            Communicator& ring = *job.communicator;
-            Use before;
-            for (int i = 1; i <= kRings; ++i) {
-                sum(job, 1000);
-                try {
-                    ring.barrier();
-                } catch (const RingBroken&) {
-                    // By one that came out of it earlier: all have the sum.
-                }
-                ring.regroup(i, /*planned=*/true);
-                REQUIRE_MESSAGE(ring.world() == 3, "ring ", i);
-                if (i != kWarm && i != kRings) continue;
-                ring.barrier();
-                // What the last ring had is closed a moment later.
-                std::this_thread::sleep_for(std::chrono::milliseconds(100));
-                const Use now = use_now();
-                if (i == kWarm) before = now;
-                CHECK(now.threads == before.threads);
-                CHECK(now.descriptors <= before.descriptors + 2);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-                CHECK(now.bytes <= before.bytes + (1 << 20));
-#endif
-                ring.barrier();
-            }
-        });
 }
 
 }  // namespace convoy

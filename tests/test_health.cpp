@@ -111,14 +111,6 @@ TEST_CASE(
     rank1.join();
 }
 
-TEST_CASE("health: a coordinator alone answers, and tells who is missing") {
-    Diary diary;
-    LoneCoordinator coordinator(3, diary.log());
-    const HealthReport report = ask(coordinator.port());
-    CHECK(report.healthy);
-    CHECK(report.text == "coordinator: 0 of 3 joined, missing rank 0, 1, 2");
-}
-
 TEST_CASE("health: nobody, a silent program and one that is no trainer are told apart") {
     CHECK(ask(free_port()).none_is_there);
     CHECK(contains(ask(free_port()), "nobody listens at port "));

@@ -36,28 +36,6 @@ class Impostor {
     std::thread thread_;
 };
 
-TEST_CASE("a wait on a silent socket ends when its time is up, and the socket is closed") {
-    asio::io_context io;
-    tcp::acceptor acceptor(io, {asio::ip::make_address("127.0.0.1"), 0});
-    tcp::socket silent(io);
-    Socket waiting(io);
-    silent.connect(acceptor.local_endpoint());
-    acceptor.accept(waiting);
-    std::string outcome;
-    Message message;
-    const auto wait = [&]() -> asio::awaitable<void> {
-        try {
-            co_await within(milliseconds(20), waiting, read_message(waiting, 100, message));
-        } catch (const TimedOut& e) {
-            outcome = e.what();
-        }
-    };
-    spawn(io.get_executor(), wait());
-    io.run();
-    CHECK(outcome == "nothing in 20 ms");
-    CHECK_FALSE(waiting.is_open());
-}
-
 TEST_CASE("an address is a host with or without a port, and a bad one is an error that names it") {
     using Address = std::pair<std::string, uint16_t>;
     CHECK(split_address("node1:29401", "--coord") == Address("node1", 29401));
