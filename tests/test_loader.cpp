@@ -304,28 +304,6 @@ TEST_CASE("prefetch is bounded by the slots: no sample is read before there is r
     CHECK(source->reads == 30);
 }
 
-TEST_CASE("peek() is what next() returns after it, and nothing at the end") {
-    LoaderOptions options;
-    options.batch = 4;
-    Rig rig(pictures(12), options, 3);
-    CHECK(rig->peek() == nullptr);
-    for (uint32_t epoch : {0, 1}) {
-        rig->start(epoch, 0);
-        uint64_t number = 0;
-        for (int step = 0; step < 3; ++step) {
-            const Batch* seen = nullptr;
-            while (!(seen = rig->peek())) std::this_thread::yield();
-            CHECK(seen->number > number);
-            number = seen->number;
-            Batch* batch = rig->next();
-            CHECK(batch == seen);
-            rig->release(batch);
-        }
-        CHECK(rig->peek() == nullptr);
-        CHECK(rig->next() == nullptr);
-    }
-}
-
 TEST_CASE("max_share holds every share of every slice up to the batch") {
     for (const std::vector<double>& shares :
          {std::vector<double>{1, 1, 1, 1}, {5, 3, 2, 0}, {1, 2, 4}, {0.3, 0.3, 0.4}})

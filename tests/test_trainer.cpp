@@ -9,7 +9,6 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
-#include <numeric>
 #include <thread>
 
 #include "net/null_communicator.h"
@@ -355,28 +354,6 @@ TEST_CASE("--ema: one rank, servers, stages and local steps have the same averag
     const std::vector<float> each = average(config, {1, 1});
     config.sync_every = 2;
     CHECK(average(config, {1, 1}) != each);
-}
-
-TEST_CASE("pieces: one where a batch fits, else cut at places of the global batch") {
-    std::vector<int32_t> positions(20);
-    std::vector<uint64_t> samples(20);
-    std::iota(positions.begin(), positions.end(), 20);
-    std::iota(samples.begin(), samples.end(), 100);
-    Pass pass;
-    pass.samples = samples;
-    CHECK(BatchCutter(20, 20, 8).cut(positions, 40, pass).size() == 1);
-    BatchCutter cuts(8, 20, 4);
-    CHECK(BatchCutter::most(8, 20) == 4);
-    const auto pieces = cuts.cut(positions, 40, pass);
-    REQUIRE(pieces.size() == 3);  // 20…23, 24…31, 32…39
-    CHECK(pieces[0].images() == 4);
-    CHECK(pieces[1].groups == std::vector<int>{0, 4, 8});
-    CHECK(pieces[2].pass.samples[0] == 112);
-    CHECK(pieces[0].pass.refresh);
-    CHECK_FALSE(pieces[1].pass.refresh);
-    CHECK(cuts.cut({}, 40, pass).empty());
-    CHECK(micro_batch_images(64, 4, 32) == 32);
-    CHECK(micro_batch_images(65, 4, 0) == 17);
 }
 
 // Plain SGD, so that a clipped step is the step as long as its limit says.
@@ -998,17 +975,6 @@ TEST_CASE("a run that stops, is saved and goes on ends with the same bits") {
     CHECK(seen == every);
 }
 
-TEST_CASE("a NaN in the gradient stops the run, naming step and layer") {
-    const Config config = small_config();
-    const std::unique_ptr<Communicator> alone = make_single_rank();
-    Rank rank(config, *alone, {1});
-    rank.loader->start(0, 0);
-    Batch* batch = rank.loader->next();
-    rank.model.params().find("fc.weight")->value.floats()[0] = NAN;
-    CHECK_FAILS(rank.trainer->step(*batch, {0, 0, 12}, 0.1),
-                "step 12: NaN or infinity in the gradient of c1.weight");
-}
-
 TEST_CASE("a step with a NaN leaves weights, statistics and optimizer as they were" *
           doctest::test_suite("device")) {
     Config config = small_config();
@@ -1095,25 +1061,6 @@ TEST_CASE("a recorded step trains as one that runs op by op: the same bits, what
         CHECK(resumed->losses == plain->losses);
         CHECK(resumed->weights() == plain->weights());
     }
-}
-
-TEST_CASE("a signal that one rank saw is agreed on with the sums of the step") {
-    const Config config = small_config();
-    const std::unique_ptr<Communicator> alone = make_single_rank();
-    Rank rank(config, *alone, {1});
-    int signal = 0;
-    Trainer trainer(config, *rank.backend, *alone, rank.model, *rank.optimizer,
-                    [&] { return signal; });
-    rank.loader->start(0, 0);
-    Batch* batch = rank.loader->next();
-    trainer.step(*batch, {}, 0.01);
-    CHECK(trainer.stop_agreed() == 0);
-    signal = SIGINT;
-    trainer.step(*batch, {}, 0.01);
-    CHECK(trainer.stop_agreed() == SIGINT);
-    signal = SIGTERM;
-    trainer.step(*batch, {}, 0.01);
-    CHECK(trainer.stop_agreed() == SIGTERM);
 }
 
 TEST_CASE("ranks with SIGTERM leave once one of them asks for it, if any are left") {
