@@ -2,38 +2,12 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "kernels/backend.h"
 #include "kernels/cpu/gemm.h"
 #include "tests/support.h"
 
 namespace convoy {
-
-TEST_CASE("alloc gives zeroed memory aligned to 64 bytes, small and large") {
-    auto backend = make_backend("cpu");
-    for (size_t n : {size_t(1), size_t(1000), size_t(3'000'000)}) {
-        float* p = backend->alloc(n);
-        CHECK(reinterpret_cast<uintptr_t>(p) % 64 == 0);
-        CHECK(std::count(p, p + n, 0.0f) == std::ptrdiff_t(n));
-        backend->fill(p, n, 2);
-        CHECK(std::count(p, p + n, 2.0f) == std::ptrdiff_t(n));
-    }
-}
-
-TEST_CASE("upload, download, copy and to_device move what they are given") {
-    auto backend = make_backend("cpu", {.threads = 2});
-    const std::vector<float> x = random_floats(200'000, 1);
-    std::vector<float> back(x.size());
-    float *a = backend->alloc(x.size()), *b = backend->alloc(x.size());
-    backend->upload(a, x.data(), x.size() * sizeof(float));
-    backend->copy(b, a, x.size());
-    backend->synchronize();
-    backend->download(back.data(), b, x.size() * sizeof(float));
-    CHECK(back == x);
-    CHECK(backend->to_device(x.data(), a, x.size()) == x.data());
-    CHECK(backend->host_visible());
-}
 
 TEST_CASE("make_backend takes the threads asked for and names what it cannot give") {
     CHECK(make_backend("cpu", {.threads = 3})->threads() == 3);
@@ -64,45 +38,9 @@ TEST_CASE("count_cores counts hyperthreads of one core once, and processors with
     CHECK(count_cores(std::vector{0, 1, 2}, folder / "none") == 3);
 }
 
-TEST_CASE("ThreadPool does each task once, and what a thread does not come to others take") {
-    for (int threads : {1, 2, 5}) {
-        ThreadPool pool(threads);
-        for (int n : {0, 1, 3, 64}) {
-            std::vector<int> done(n, 0);
-            std::atomic<int> others{0};
-            pool.for_each(n, [&](int task, int thread) {
-                CHECK_UNARY(thread >= 0 && thread < threads);
-                ++done[task];
-                if (task > 0) ++others;
-                while (task == 0 && threads > 1 && others < n - 1) std::this_thread::yield();
-            });
-            CHECK(std::count(done.begin(), done.end(), 1) == n);
-        }
-        for (size_t n : {size_t(0), size_t(7), size_t(1000)}) {
-            std::vector<std::atomic<int>> seen(n);
-            pool.for_ranges(n, 16, [&](size_t begin, size_t end) {
-                for (size_t i = begin; i < end; ++i) ++seen[i];
-            });
-            CHECK(std::count(seen.begin(), seen.end(), 1) == std::ptrdiff_t(n));
-        }
-    }
-}
-
 TEST_CASE("memory that the system does not have is told in GB, with the options to lower") {
     for (const char* text : {" GB", "--batch", "--size", "--accumulate"})
         CHECK_FAILS(Memory(size_t(200'000'000'000'000) / 4), text);
-}
-
-TEST_CASE("ThreadPool keeps up over many short jobs, and wakes after a rest") {
-    ThreadPool pool(3);
-    std::atomic<int> count{0};
-    for (int job = 0; job < 2000; ++job) {
-        // A share of the jobs finds the workers asleep: yielding outlasts their short spin.
-        if (job % 100 == 0)
-            for (int i = 0; i < 300; ++i) std::this_thread::yield();
-        pool.for_each(3, [&](int, int) { ++count; });
-    }
-    CHECK(count == 6000);
 }
 
 TEST_CASE(
@@ -169,23 +107,6 @@ TEST_CASE("a gradient cannot take the place of its mask") {
     CHECK_THROWS_AS(backend->conv2d_grad_x(DY, W, window, DX, DX), Error);
     CHECK_THROWS_AS(backend->max_pool_grad(DY, argmax, window, DX, DX), Error);
     backend->conv2d_grad_x(DY, W, window, Tensor(), DX);
-}
-
-TEST_CASE("two backends work side by side on two threads of one process") {
-    const std::vector<float> x = random_floats(64 * 300, 1), w = random_floats(40 * 300, 2);
-    std::vector<float> results[2];
-    const auto work = [&](std::vector<float>& y) {
-        auto backend = make_backend("cpu", {.threads = 2});
-        y.assign(64 * 40, NAN);
-        std::vector<float> xs = x, ws = w;
-        for (int i = 0; i < 20; ++i)
-            backend->linear({xs.data(), 64, 1, 1, 300}, {ws.data(), 40, 1, 1, 300}, nullptr, false,
-                            {y.data(), 64, 1, 1, 40});
-    };
-    std::thread other(work, std::ref(results[0]));
-    work(results[1]);
-    other.join();
-    CHECK(results[0] == results[1]);
 }
 
 }  // namespace convoy

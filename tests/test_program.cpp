@@ -401,19 +401,6 @@ TEST_CASE("program: a run folder is not mixed with another run, nor a run with o
     CHECK(std::filesystem::read_symlink(run + "/latest") == "step-00000014");
 }
 
-TEST_CASE("program: a cut checkpoint is named, and the one before it is used") {
-    TempDir folder;
-    const std::string run = folder / "run";
-    const std::vector<std::string> both = {"--out", run, "--resume", run};  // starts, then goes on
-    REQUIRE(run_trainer(small(both)).first == 0);
-    std::filesystem::resize_file(run + "/step-00000010/model.safetensors", 1000);
-    const auto [status, output] = run_trainer(both);
-    CAPTURE(output);
-    CHECK(status == 0);
-    CHECK(contains(output, "step-00000010 is damaged and skipped"));
-    CHECK(contains(output, "step-00000005: epoch 2, 0 images into it, step 5"));
-}
-
 TEST_CASE("program: a file that may not grow ends the run, which says that nothing was saved") {
     TempDir folder;
     const std::string run = folder / "run";
@@ -625,40 +612,6 @@ static const std::map<int, double>& undisturbed_losses() {
         return job.losses();
     }();
     return losses;
-}
-
-TEST_CASE("program: of three ranks one is killed, or gets SIGTERM: the others train on") {
-    for (const auto& [lost, signal] : {std::pair(1, SIGKILL), {0, SIGTERM}}) {
-        CAPTURE(lost);
-        CAPTURE(signal);
-        ThreeRanks job;
-        const int heir = lost == 0 ? 1 : 0, other = 3 - lost - heir;
-        REQUIRE(job.ranks[0]->wait_for("epoch 3/"));
-        job.ranks[size_t(lost)]->kill(signal);
-        CHECK(job.ranks[size_t(lost)]->wait(20) == (signal == SIGTERM ? 0 : 137));
-        const bool polite = signal == SIGTERM;
-        CHECK(job.ranks[size_t(heir)]->wait_for(
-            polite ? " left; 2 ranks go on from step " : " 2 ranks, step ", 20));
-        CHECK(job.ranks[size_t(heir)]->wait() == 0);
-        CHECK(job.ranks[size_t(other)]->wait() == 0);
-        CAPTURE(job.output());
-        int regroups = 0;
-        for (const json& event : read_log(job.run(heir))) {
-            if (event["event"] != "regroup") continue;
-            ++regroups;
-            CHECK(event["ranks"] == 2);
-            CHECK(contains(event["why"].get<std::string>(), cat("rank ", lost, " (127.0.0.1:")));
-        }
-        CHECK(regroups == 1);
-        CHECK(std::filesystem::exists(job.run(0) + "/latest/meta.json"));
-        const std::map<int, double> losses = job.losses(), &undisturbed = undisturbed_losses();
-        REQUIRE(losses.size() == 240);
-        REQUIRE(undisturbed.size() == 240);
-        for (const auto& [step, loss] : undisturbed) {
-            CAPTURE(step);
-            CHECK(std::abs(losses.at(step) - loss) < 0.002);
-        }
-    }
 }
 
 TEST_CASE(

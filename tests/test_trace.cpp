@@ -105,28 +105,6 @@ std::string trace_in(const std::string& folder, const std::string& begin = "trac
 
 }  // namespace
 
-TEST_CASE("trace: a full ring keeps the newest entries, and says that it has lost some") {
-    Track track("decoder 1", 11, 8);
-    bool lost = true;
-    CHECK(track.copy(lost).empty());
-    CHECK(!lost);
-    for (int i = 0; i < 8; ++i) track.add(kTraceDecode, at_ns(i), at_ns(i + 1), i);
-    CHECK(track.copy(lost).size() == 8);
-    CHECK(!lost);
-    for (int i = 8; i < 21; ++i) track.add(kTraceDecode, at_ns(i), at_ns(i + 1), i, 0.5, 7);
-    const std::vector<TraceEntry> all = track.copy(lost);
-    CHECK(lost);
-    REQUIRE(all.size() == 8);
-    for (size_t i = 0; i < 8; ++i) {
-        CHECK(all[i].begin == int64_t(13 + i));
-        CHECK(all[i].number == int64_t(13 + i));
-    }
-    CHECK(all[7].amount == 0.5);
-    CHECK(all[7].flow == 7);
-    CHECK(all[7].name == &kTraceDecode);
-    Span(nullptr, kTraceStep).end();  // nothing
-}
-
 TEST_CASE("trace: what is copied while another thread writes is whole, and in order") {
     Track track("trainer", 1, 16);
     std::atomic<bool> done = false;
@@ -250,26 +228,6 @@ TEST_CASE("trace: each piece of a collective is sent once and received once, on 
         }
 }
 
-TEST_CASE("trace: barriers set the clocks of ranks") {
-    run_ranks(
-        3, [](JoinOptions&) {},
-        [&](Job& job) {
-            Tracer tracer;
-            const Track* track = tracer.track("trainer", 1, 8);
-            REQUIRE(track);
-            std::vector<json> parts =
-                gather_trace(*job.communicator, trace_part(tracer),
-                             cat("rank ", job.communicator->rank()), job.communicator->rank() == 0);
-            CHECK(parts.empty() == (job.communicator->rank() != 0));
-            if (parts.empty()) return;
-            REQUIRE(parts.size() == 3);
-            for (size_t other = 1; other < 3; ++other)
-                for (size_t i = 0; i < parts[0]["turns"].size(); ++i)  // one clock here
-                    for (size_t k : {size_t(0), other})
-                        CHECK(parts[k]["turns"][i][0] <= parts[other - k][("turns")][i][1]);
-        });
-}
-
 TEST_CASE("trace: what is too long loses its oldest slices, of all tracks, and names those") {
     TempDir folder;
     constexpr int64_t kSlices = (1 << 16) - 1;  // and a step
@@ -314,22 +272,6 @@ TEST_CASE("trace: what is too long loses its oldest slices, of all tracks, and n
             const json trace = read_trace(write_trace(folder.path(), "", std::move(parts), 0));
             CHECK(check_trace(trace) > 1000);
         });
-}
-
-TEST_CASE("trace: a track of which nothing could be copied is named") {
-    Tracer tracer;
-    Track* busy = tracer.track("busy", 2, 1);
-    tracer.track("trainer", 1, 8)->add(kTraceStep, at_ns(1000), at_ns(2000), 1);
-    std::atomic<bool> done = false;
-    std::thread writer([&] {
-        while (!done) busy->add(kTraceDecode, at_ns(0), at_ns(1));
-    });
-    bool named = false;
-    for (const auto begin = Clock::now(); !named && seconds_since(begin) < 60;)
-        named = !trace_part(tracer)["overwritten"].empty();
-    done = true;
-    writer.join();
-    CHECK(named);
 }
 
 TEST_CASE("trace: a rank without a step does not move the others; of automatic files 8 are kept") {
