@@ -19,27 +19,14 @@ inline void put(const std::string& path, const Bytes& bytes) {
     put(path, std::string(bytes.begin(), bytes.end()));
 }
 
-// A log that a test can read.
-struct Quiet {
-    std::FILE* file = std::tmpfile();
-    convoy::Log log{file};
-    ~Quiet() { std::fclose(file); }
-    std::string text() {
-        std::string all(size_t(std::ftell(file)), ' ');
-        std::rewind(file);
-        CHECK(std::fread(all.data(), 1, all.size(), file) == all.size());
-        return all;
-    }
-};
-
 inline convoy::DataSet open(const convoy::DataOptions& options, std::string* logged = nullptr) {
-    Quiet quiet;
+    convoy::Quiet quiet;
     convoy::DataSet set = convoy::open_data(options, quiet.log);
     if (logged) *logged = quiet.text();
     return set;
 }
 inline void refuses(const convoy::DataOptions& options, const std::string& why) {
-    Quiet quiet;
+    convoy::Quiet quiet;
     CHECK_THROWS_WITH_AS(convoy::open_data(options, quiet.log), doctest::Contains(why.c_str()),
                          convoy::Error);
 }

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "src/base/check.h"
+#include "src/base/log.h"
 #include "src/base/random.h"
 
 // doctest's CAPTURE is a lambda, which cannot capture a structured binding before clang 16.
@@ -95,6 +98,36 @@ class Guarded {
     static constexpr float kSentinel = 12345.5f;
     size_t n_;
     std::vector<float> all_;
+};
+
+// A log, or a file, whose text a test can read.
+struct Quiet {
+    std::FILE* file = std::tmpfile();
+    Log log{file};
+    ~Quiet() { std::fclose(file); }
+    std::string text() {
+        std::string all(size_t(std::ftell(file)), ' ');
+        std::rewind(file);
+        CHECK(std::fread(all.data(), 1, all.size(), file) == all.size());
+        std::fseek(file, 0, SEEK_END);
+        return all;
+    }
+};
+
+// Limits a resource of this process until the end of the scope, or until lift().
+class TightLimit {
+ public:
+    TightLimit(decltype(RLIMIT_AS) resource, rlim_t most) : resource_(resource) {
+        REQUIRE(getrlimit(resource, &usual_) == 0);
+        const rlimit tight{most, usual_.rlim_max};
+        REQUIRE(setrlimit(resource, &tight) == 0);
+    }
+    ~TightLimit() { lift(); }
+    void lift() { setrlimit(resource_, &usual_); }
+
+ private:
+    const decltype(RLIMIT_AS) resource_;
+    rlimit usual_{};
 };
 
 // A new folder, removed at the end of the scope.

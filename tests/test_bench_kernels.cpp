@@ -20,14 +20,10 @@ static std::vector<json> rows_of(const std::string& device, const char* filter, 
     Config config;
     config.device = device, config.filter = filter, config.threads = 1, config.json = true;
     if (device != "cpu") config.size = 16;  // an emulator is slow
-    std::FILE* file = std::tmpfile();
-    const int count = bench_kernels(config, batch, 0, file, make...);
-    std::rewind(file);
-    std::string text;
-    for (int c; (c = std::fgetc(file)) != EOF;) text += char(c);
-    std::fclose(file);
+    Quiet out;
+    const int count = bench_kernels(config, batch, 0, out.file, make...);
     std::vector<json> rows;
-    for (const std::string& line : split(text, '\n'))
+    for (const std::string& line : split(out.text(), '\n'))
         if (!line.empty()) rows.push_back(json::parse(line));
     CHECK(int(rows.size()) == count);
     return rows;

@@ -11,23 +11,6 @@
 
 using namespace convoy;
 
-namespace {
-
-// What a function prints to a FILE.
-template <class Print>
-std::string printed(Print print) {
-    std::FILE* file = std::tmpfile();
-    REQUIRE(file != nullptr);
-    print(file);
-    std::string text(size_t(std::ftell(file)), ' ');
-    std::rewind(file);
-    CHECK(std::fread(text.data(), 1, text.size(), file) == text.size());
-    std::fclose(file);
-    return text;
-}
-
-}  // namespace
-
 TEST_CASE("check names every bad file with its cause, counts by class, and finds copies") {
     TempDir dir;
     const GeneratedSource pictures(GeneratedSource::all_classes(), 1, 0, 9);
@@ -48,11 +31,10 @@ TEST_CASE("check names every bad file with its cause, counts by class, and finds
     Log log;
     const DataSet set = open_data({.train = dir.path()}, log);
     for (int threads : {1, 3}) {
-        int64_t bad = 0;
-        const std::string text = printed(
-            [&](std::FILE* file) { bad = check_data(set, threads, kMaxPixels, false, file, log); });
+        Quiet out;
+        CHECK(check_data(set, threads, kMaxPixels, false, out.file, log) == 2);
+        const std::string text = out.text();
         INFO(text);
-        CHECK(bad == 2);
         CHECK(contains(text, cat("bad: ", dir / "train/b/2.jpg", ": truncated")));
         CHECK(contains(text, cat("bad: ", dir / "val/b/empty.png", ": the file is empty")));
         CHECK(contains(text, "training: 6 images, 1 bad"));
@@ -67,8 +49,9 @@ TEST_CASE("check names every bad file with its cause, counts by class, and finds
         CHECK(contains(text, "5 jpg; sizes"));
         CHECK(contains(text, "2 .heic, 1 .txt"));
     }
-    const auto report = nlohmann::json::parse(
-        printed([&](std::FILE* file) { check_data(set, 2, kMaxPixels, true, file, log); }));
+    Quiet json;
+    check_data(set, 2, kMaxPixels, true, json.file, log);
+    const auto report = nlohmann::json::parse(json.text());
     CHECK(report["training"]["classes"]["b"] == nlohmann::json({{"images", 3}, {"bad", 1}}));
     CHECK(report["training"]["left_out_by_kind"] == nlohmann::json({{".heic", 2}, {".txt", 1}}));
     CHECK(report["validation"]["formats"] == nlohmann::json({{"jpg", 3}}));
@@ -83,10 +66,10 @@ TEST_CASE("bench data measures every stage and prints a table or JSON lines") {
     Preprocess how;
     how.size = 32;
     const auto bench = [&](bool json) {
-        return printed([&](std::FILE* file) {
-            Table table(json, file);
-            bench_data(source, how, {.batch = 0, .shares = {}, .threads = 3}, 1 << 30, 0.01, table);
-        });
+        Quiet out;
+        Table table(json, out.file);
+        bench_data(source, how, {.batch = 0, .shares = {}, .threads = 3}, 1 << 30, 0.01, table);
+        return out.text();
     };
     std::istringstream lines(bench(true));
     std::vector<nlohmann::json> rows;

@@ -1,7 +1,6 @@
 #include "src/checkpoint/checkpoint.h"
 
 #include <signal.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -115,14 +114,9 @@ TEST_CASE_FIXTURE(Fixture, "checkpoint: any one damaged byte or missing file is 
         for (const std::string& damage :
              {changed, content.substr(0, content.size() / 2), std::string()}) {
             std::ofstream(path, std::ios::binary) << damage;
-            std::FILE* out = std::tmpfile();
-            Log log(out);
-            CHECK(load_checkpoint(folder.path(), log).meta.position.step == 10);
-            std::rewind(out);
-            std::vector<char> text(4096);
-            text.resize(std::fread(text.data(), 1, text.size(), out));
-            CHECK(contains(std::string(text.begin(), text.end()), "step-00000020"));
-            std::fclose(out);
+            Quiet quiet;
+            CHECK(load_checkpoint(folder.path(), quiet.log).meta.position.step == 10);
+            CHECK(contains(quiet.text(), "step-00000020"));
         }
         fs::remove(path);
         CHECK(load().meta.position.step == 10);
@@ -157,20 +151,17 @@ TEST_CASE_FIXTURE(Fixture, "checkpoint: a disk that fills up leaves the one befo
     save(10);
     const std::vector<std::string> before = names();
     // A limit on file sizes stands in for a full disk: writes fail in the same way.
-    rlimit old{};
-    REQUIRE(getrlimit(RLIMIT_FSIZE, &old) == 0);
     const auto old_handler = signal(SIGXFSZ, SIG_IGN);
     for (rlim_t room : {0, 100, 1500}) {
         CAPTURE(room);
-        rlimit tight{room, old.rlim_max};
-        REQUIRE(setrlimit(RLIMIT_FSIZE, &tight) == 0);
+        TightLimit limit(RLIMIT_FSIZE, room);
         std::string message;
         try {
             save(20);
         } catch (const Error& error) {
             message = error.what();
         }
-        REQUIRE(setrlimit(RLIMIT_FSIZE, &old) == 0);
+        limit.lift();
         CHECK(contains(message, "cannot save the checkpoint"));
         CHECK(contains(message, "File too large"));
         CHECK(names() == before);
@@ -228,22 +219,19 @@ TEST_CASE_FIXTURE(Fixture, "checkpoint: remains of a killed save are no checkpoi
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // call_hooks.h
 TEST_CASE_FIXTURE(Fixture,
                   "checkpoint: while too many files are open, a save waits for two seconds") {
-    rlimit usual{};
-    REQUIRE(getrlimit(RLIMIT_NOFILE, &usual) == 0);
-    const rlimit none{3, usual.rlim_max};
     for (const int enough : {3, 100}) {
+        TightLimit limit(RLIMIT_NOFILE, 3);
         int waits = 0;
         on_wait = [&] {
-            if (++waits == enough) setrlimit(RLIMIT_NOFILE, &usual);
+            if (++waits == enough) limit.lift();
         };
-        REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
         std::string fault;
         try {
             save(enough);
         } catch (const Error& error) {
             fault = error.what();
         }
-        setrlimit(RLIMIT_NOFILE, &usual);
+        limit.lift();
         CHECK(waits == std::min(enough, 20));
         CHECK(!contains(fault, "Too many open files") == (enough == 3));
         CHECK(load().meta.position.step == 3);
@@ -257,7 +245,8 @@ TEST_CASE("checkpoint: file systems without links, fsync or renaming of folders 
     for (const std::string lacks : {"symlink", "fsync", "rename"}) {
         CAPTURE(lacks);
         Fixture all;
-        Log log(std::fopen((all.folder / "log").c_str(), "w+"));
+        Quiet quiet;
+        Log& log = quiet.log;
         const auto save = [&](int64_t step, bool best) {
             CheckpointMeta meta;
             meta.position.step = step;
@@ -267,8 +256,7 @@ TEST_CASE("checkpoint: file systems without links, fsync or renaming of folders 
         refused = lacks;
         save(10, true), save(20, false), save(30, false), save(40, false), save(40, false);
         refused = "";
-        const std::string told = read_file(all.folder / "log");
-        CHECK(std::ranges::count(told, '\n') == 1);
+        CHECK(std::ranges::count(quiet.text(), '\n') == 1);
         CHECK(steps_of(all) == std::vector<int64_t>{40, 30, 10});
         CHECK(find_model_file(all.folder.path(), log) ==
               all.folder / "step-00000010/model.safetensors");

@@ -1,7 +1,6 @@
 // The real binary, as its users run it: options, training, resuming, use of the model, and several
 // ranks of which one is killed.
 #include <fcntl.h>
-#include <sys/resource.h>
 
 #include <nlohmann/json.hpp>
 #include <opencv2/imgcodecs.hpp>
@@ -404,12 +403,9 @@ TEST_CASE("program: a run folder is not mixed with another run, nor a run with o
 TEST_CASE("program: a file that may not grow ends the run, which says that nothing was saved") {
     TempDir folder;
     const std::string run = folder / "run";
-    rlimit old{};
-    REQUIRE(getrlimit(RLIMIT_FSIZE, &old) == 0);
-    const rlimit tight{20'000, old.rlim_max};
-    REQUIRE(setrlimit(RLIMIT_FSIZE, &tight) == 0);
+    TightLimit limit(RLIMIT_FSIZE, 20'000);
     Process full(folder, "full", small({"--epochs", "1", "--out", run}));
-    REQUIRE(setrlimit(RLIMIT_FSIZE, &old) == 0);
+    limit.lift();
     CHECK(full.wait() == 1);
     const std::string output = full.output();
     CAPTURE(output);

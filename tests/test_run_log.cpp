@@ -1,7 +1,5 @@
 #include "src/run/run_log.h"
 
-#include <sys/resource.h>
-
 #include <csignal>
 #include <nlohmann/json.hpp>
 
@@ -16,13 +14,10 @@ namespace {
 struct Events {
     TempDir folder;
     const std::string run = folder / "run", path = run + "/log.jsonl";
-    Log log{std::fopen((folder / "out").c_str(), "w")};
+    Quiet quiet;
+    Log& log = quiet.log;
 
     Events() { std::filesystem::create_directory(run); }
-    std::string said() const {
-        std::fflush(nullptr);
-        return read_file(folder / "out");
-    }
     // The "n" of each line; -1 of one that is no event.
     std::vector<int> numbers() const {
         std::vector<int> all;
@@ -49,17 +44,14 @@ TEST_CASE_FIXTURE(Events, "log.jsonl: after a full disk, or the loss of its fold
     RunLog events(log, run, 0, 1, 3);
     // Longer than what is said, which the limit meets too.
     events.event("one", {{"n", 1}, {"text", std::string(1000, 'x')}});
-    rlimit old{};
-    REQUIRE(getrlimit(RLIMIT_FSIZE, &old) == 0);
     const auto old_handler = signal(SIGXFSZ, SIG_IGN);
-    const rlimit tight{rlim_t(std::filesystem::file_size(path)) + 10, old.rlim_max};
-    REQUIRE(setrlimit(RLIMIT_FSIZE, &tight) == 0);
+    TightLimit limit(RLIMIT_FSIZE, rlim_t(std::filesystem::file_size(path)) + 10);
     for (const int n : {2, 3}) events.event("lost", {{"n", n}});
-    REQUIRE(setrlimit(RLIMIT_FSIZE, &old) == 0);
+    limit.lift();
     signal(SIGXFSZ, old_handler);
     events.event("one", {{"n", 4}});
     CHECK(numbers() == std::vector<int>{1, -1, 4});
-    CHECK(split(said(), '\n').size() == 3);  // it cannot be written; it can again; the end
+    CHECK(split(quiet.text(), '\n').size() == 3);  // it cannot be written; it can again; the end
     std::filesystem::remove_all(run);
     events.event("one", {{"n", 5}});
     CHECK(numbers() == std::vector<int>{5});

@@ -1,8 +1,6 @@
 // The safetensors reader and writer; the reader against hostile files.
 #include "src/checkpoint/safetensors.h"
 
-#include <sys/resource.h>
-
 #include <cstring>
 #include <fstream>
 
@@ -172,12 +170,8 @@ TEST_CASE("a file for which there is no memory is an Error naming it") {
                              R"("data_offsets":[0,300000000000]}})",
                              0));
     std::filesystem::resize_file(path, std::filesystem::file_size(path) + 300'000'000'000);
-    rlimit usual{};
-    REQUIRE(getrlimit(RLIMIT_AS, &usual) == 0);
-    const rlimit tight{1ull << 37, usual.rlim_max};  // less than the file, more than is in use
-    REQUIRE(setrlimit(RLIMIT_AS, &tight) == 0);
+    const TightLimit limit(RLIMIT_AS, 1ull << 37);  // less than the file, more than is in use
     CHECK_FAILS(read_safetensors(path), "m.safetensors: takes more memory than there is");
-    setrlimit(RLIMIT_AS, &usual);
 }
 #endif
 

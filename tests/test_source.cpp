@@ -1,7 +1,6 @@
 // test_source.cpp — folders as users have them, and the errors for those that cannot be used.
 #include "data/dataset.h"
 
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -395,18 +394,10 @@ TEST_CASE("what is no file, or larger than any image, is a bad image; names cann
 TEST_CASE("too many open files are no fault of an image") {
     TempDir dir;
     put(dir / "1.jpg");
-    rlimit usual{};
-    REQUIRE(getrlimit(RLIMIT_NOFILE, &usual) == 0);
-    const rlimit none{3, usual.rlim_max};  // the standard streams have them
-    REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
-    std::string fault;
-    try {
-        open_local(dir / "1.jpg");
-    } catch (const Unreachable& error) {
-        fault = error.what();
-    }
-    setrlimit(RLIMIT_NOFILE, &usual);
-    CHECK(fault == dir / "1.jpg: cannot be opened: Too many open files");
+    TightLimit limit(RLIMIT_NOFILE, 3);  // the standard streams have them
+    const std::string why = dir / "1.jpg: cannot be opened: Too many open files";
+    CHECK_THROWS_WITH_AS(open_local(dir / "1.jpg"), why.c_str(), Unreachable);
+    limit.lift();
     CHECK(open_local(dir / "1.jpg")->size() == 5);
 }
 
@@ -414,17 +405,14 @@ TEST_CASE("too many open files are no fault of an image") {
 TEST_CASE("a file that cannot be opened or read for a while is tried again, for two seconds") {
     TempDir dir;
     put(dir / "1.jpg");
-    rlimit usual{};
-    REQUIRE(getrlimit(RLIMIT_NOFILE, &usual) == 0);
-    const rlimit none{3, usual.rlim_max};
-    REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    TightLimit limit(RLIMIT_NOFILE, 3);
     int waits = 0;
     on_wait = [&] {
-        if (++waits == 3) setrlimit(RLIMIT_NOFILE, &usual);
+        if (++waits == 3) limit.lift();
     };
     StoragePtr file;
     CHECK_NOTHROW(file = open_local(dir / "1.jpg"));
-    setrlimit(RLIMIT_NOFILE, &usual);
+    limit.lift();
     CHECK(waits == 3);
     REQUIRE(file);
     for (const int error : {EIO, ENFILE, EMFILE})

@@ -113,9 +113,8 @@ TEST_CASE("text: lines are broken at blanks below their second column, or cut, b
 
 TEST_CASE(
     "progress: a bar is drawn on a terminal, no wider than it, and erased; elsewhere nothing") {
-    TempDir folder;
-    std::FILE* out = std::fopen((folder / "log").c_str(), "w");
-    Log log(out);
+    Quiet quiet;
+    Log& log = quiet.log;
     {
         Terminal terminal(60);
         const OwnStderr own(terminal);
@@ -141,31 +140,27 @@ TEST_CASE(
         log.draw(1, "all");
         CHECK(terminal.take() == "");
     }
-    CHECK(read_file(folder / "log") == "a line\n");
+    CHECK(quiet.text() == "a line\n");
     log.set_verbose(true);
     log.detail("a decision");
-    CHECK(read_file(folder / "log").ends_with(" s  a decision\n"));
-    std::fclose(out);
+    CHECK(quiet.text().ends_with(" s  a decision\n"));
 }
 
 TEST_CASE("run log: a bar without images shows no loss, the line after it does") {
-    TempDir folder;
-    std::FILE* out = std::fopen((folder / "log").c_str(), "w");
-    Log log(out);
-    log.set_draws(true);
+    Quiet quiet;
+    quiet.log.set_draws(true);
     Terminal terminal(120);
     std::string text;
     {
         const OwnStderr own(terminal);
-        RunLog run_log(log, "", 0, /*log_every=*/2, 3);
+        RunLog run_log(quiet.log, "", 0, /*log_every=*/2, 3);
         run_log.plan(1, 4, 4, 0, {});
         for (; text.empty(); text = terminal.take())
             run_log.step({0, 8, 1}, 1, Sums{}, true, 0.1, {});
         run_log.step({0, 16, 2}, 2, Sums{3, 1, 2, 2, 0}, false, 0.1, {});
     }
-    std::fclose(out);
     CHECK(contains(text, "] epoch 1/1  step 1/4  waits: data "));
-    const std::string line = read_file(folder / "log");
+    const std::string line = quiet.text();
     CHECK(line.starts_with("epoch 1/1  step 2/4  loss 1.5000  top1 50.0 %"));
     CHECK(!contains(line, "network"));  // of one rank
 }

@@ -65,13 +65,10 @@ TEST_CASE("text from outside: what moves the cursor, turns the text or is no UTF
     CHECK(printable("\u202etxt.exe\u2066") == "\\xe2\\x80\\xaetxt.exe\\xe2\\x81\\xa6");
     CHECK(printable("\x9b"
                     "31m\xe2\x80") == "\\x9b31m\\xe2\\x80");
-    TempDir folder;
-    std::FILE* file = std::fopen((folder / "log").c_str(), "w");
-    REQUIRE(file);
-    Log(file).notice("two\nlines of \u202e");
-    Log(file).error("\x1b[31merror:\x1b[0m ", "bad\x1b[0m\nfile");
-    std::fclose(file);
-    CHECK(read_file(folder / "log") ==
+    Quiet quiet;
+    quiet.log.notice("two\nlines of \u202e");
+    quiet.log.error("\x1b[31merror:\x1b[0m ", "bad\x1b[0m\nfile");
+    CHECK(quiet.text() ==
           "two\nlines of \\xe2\\x80\\xae\n\x1b[31merror:\x1b[0m bad\\x1b[0m\nfile\n");
 }
 
@@ -85,10 +82,8 @@ TEST_CASE("text: durations and counts as people write them") {
 
 TEST_CASE("table: rows are aligned, and JSON lines hold every value that has a key") {
     const auto print = [](bool json) {
-        TempDir folder;
-        std::FILE* file = std::fopen((folder / "out").c_str(), "w");
-        REQUIRE(file);
-        Table table(json, file);
+        Quiet out;
+        Table table(json, out.file);
         for (const int bytes : {1, 1000})
             table.row({{"bench", "x"},
                        {"bytes", bytes, "bytes", "{:4}"},
@@ -96,8 +91,7 @@ TEST_CASE("table: rows are aligned, and JSON lines hold every value that has a k
                        {"part", 0.5, "of all", "{:.2f}"},
                        {"", bytes / 10, "tenth"},
                        {"slow", bytes > 1, "", "slow"}});
-        std::fclose(file);
-        return read_file(folder / "out");
+        return out.text();
     };
     CHECK(print(false) ==
           "bytes  name    of all  tenth\n"

@@ -12,7 +12,7 @@ using namespace convoy;
 struct Reader {
     SafeTensors read(const std::string& bytes) {
         std::ofstream(folder / "m.pth", std::ios::binary) << bytes;
-        return read_weights(folder / "m.pth", log);
+        return read_weights(folder / "m.pth", told.log);
     }
     std::vector<float> floats(const std::string& items) {
         return read(torch_file(pickled_dict(items))).tensors.at("w").values;
@@ -26,8 +26,7 @@ struct Reader {
         return "";
     }
     TempDir folder;
-    std::FILE* out = std::fopen((folder / "log").c_str(), "w");
-    Log log{out};
+    Quiet told;
 };
 
 TEST_CASE("torch files: strides and offsets are those of the storage") {
@@ -148,8 +147,7 @@ TEST_CASE("torch files: weights are looked for under the usual keys before the t
         torch_file(pickled_dict(pickled_tensor("w", {1}, {1}) + pickled("model") + "}" +
                                 pickled_tensor("mask", {1}, {1}, 0, "torch\nBoolStorage"))));
     CHECK(own.tensors.size() == 1);
-    std::fflush(reader.out);
-    CHECK(contains(read_file(reader.folder / "log"), "'mask'"));
+    CHECK(contains(reader.told.text(), "'mask'"));
 }
 
 TEST_CASE("torch files: what wrappers add to names is dropped, except in our own files") {
@@ -174,7 +172,7 @@ TEST_CASE("torch files: what wrappers add to names is dropped, except in our own
     ours.tensors["model.w"] = {"F32", {1}, {1}};
     ours.metadata["model_text"] = "…";
     write_safetensors(reader.folder / "ours", ours);
-    CHECK(read_weights(reader.folder / "ours", reader.log).tensors.contains("model.w"));
+    CHECK(read_weights(reader.folder / "ours", reader.told.log).tensors.contains("model.w"));
 }
 
 TEST_CASE("weights: NaN and infinity are reported, with their count and the first tensor") {
@@ -184,9 +182,8 @@ TEST_CASE("weights: NaN and infinity are reported, with their count and the firs
     bad.tensors["b"] = {"F32", {3}, {NAN, 2, INFINITY}};
     bad.tensors["c"] = {"F32", {1}, {NAN}};
     write_safetensors(reader.folder / "bad", bad);
-    read_weights(reader.folder / "bad", reader.log);
-    std::fflush(reader.out);
-    const std::string told = read_file(reader.folder / "log");
+    read_weights(reader.folder / "bad", reader.told.log);
+    const std::string told = reader.told.text();
     CHECK(contains(told, "3 weights"));
     CHECK(contains(told, "'b'"));
 }
@@ -233,7 +230,7 @@ TEST_CASE("torch files: the tensors of torch.save are those of safetensors, bit 
         CAPTURE(entry.path().stem().string());
         const std::string torch = std::filesystem::path(entry.path()).replace_extension("pth");
         const SafeTensors want = read_safetensors(entry.path()),
-                          got = read_weights(torch, reader.log);
+                          got = read_weights(torch, reader.told.log);
         REQUIRE(got.tensors.size() == want.tensors.size());
         for (const auto& [name, tensor] : want.tensors) {
             CAPTURE(name);
@@ -245,12 +242,11 @@ TEST_CASE("torch files: the tensors of torch.save are those of safetensors, bit 
         ++pairs;
     }
     CHECK(pairs == 21);
-    std::fflush(reader.out);
-    CHECK(contains(read_file(reader.folder / "log"), "'module.' is dropped"));
+    CHECK(contains(reader.told.text(), "'module.' is dropped"));
     for (const auto& [name, why] : std::vector<std::pair<const char*, const char*>>{
              {"bomb", "far more memory"},
              {"legacy", "format from before 1.6; convert it"},
              {"script", "is a TorchScript program"}})
-        CHECK_FAILS(read_weights(cat(folder, "/", name, ".pth"), reader.log), why);
+        CHECK_FAILS(read_weights(cat(folder, "/", name, ".pth"), reader.told.log), why);
     CHECK(!std::filesystem::exists(folder + "/was-run"));
 }

@@ -752,20 +752,15 @@ TEST_CASE("top5 is told where it can be anything but 100 %") {
 
 TEST_CASE("between two averages the step lines are about this rank alone, and say so") {
     TempDir folder;
-    std::FILE* out = std::tmpfile();
-    Log log(out);
-    RunLog run_log(log, folder.path(), 0, /*log_every=*/2, 3);
+    Quiet quiet;
+    RunLog run_log(quiet.log, folder.path(), 0, /*log_every=*/2, 3);
     run_log.plan(1, 10, 10, 0, {});
     for (int step = 1; step <= 7; ++step) {
         const bool local = step != 5;  // as with --sync average:5
         const Sums own{4.0 * step, 2, 4, 4, 0}, all{30, 10, 40, 40, 0};
         run_log.step({0, 8 * step, step}, step, local ? own : all, local, 0.1, {});
     }
-    std::rewind(out);
-    std::string text(4096, ' ');
-    text.resize(std::fread(text.data(), 1, text.size(), out));
-    std::fclose(out);
-    const std::vector<std::string> lines = split(text, '\n');
+    const std::vector<std::string> lines = split(quiet.text(), '\n');
     REQUIRE(lines.size() == 4);  // the last is empty
     const char* want[] = {"step 2/10  loss 1.5000", "step 4/10  loss 3.5000",
                           "step 5/10  loss 0.7500"};
