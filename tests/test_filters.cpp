@@ -5,11 +5,9 @@
 #include <fstream>
 
 #include "data/dataset.h"
-#include "src/base/text.h"
 #include "src/checkpoint/safetensors.h"
 #include "src/job/job_setup.h"
-#include "tests/net_support.h"
-#include "tests/process.h"
+#include "tests/jobs.h"
 
 using namespace convoy;
 
@@ -91,21 +89,12 @@ TEST_CASE("program: a job starts from the filters of its images, on one rank and
     const std::string text = folder / "net.txt";
     std::ofstream(text) << "input 32\nconv2d whiten out 24 size 2 init whiten\nrelu\n"
                            "avgpool 1\nlinear fc out classes\n";
-    const std::vector<std::string> words = {
-        "train",  "--model",          text, "--generated", "48", "--size",
-        "32",     "--batch",          "8",  "--steps",     "2",  "--freeze",
-        "whiten", "--decode-threads", "1",  "--threads",   "1",  "CONVOY_PREFLIGHT=off"};
-    const auto with = [&](std::vector<std::string> more) {
-        more.insert(more.begin(), words.begin(), words.end());
-        return more;
-    };
-    REQUIRE(run_trainer(with({"--out", folder / "one"})).first == 0);
-    const std::string port = cat("127.0.0.1:", free_port());
-    Process first(folder, "first",
-                  with({"--out", folder / "two", "--coord", port, "--rank", "0", "--world", "2"}));
-    Process second(folder, "second", with({"--coord", port, "--rank", "1"}));
-    CHECK(first.wait() == 0);
-    CHECK(second.wait() == 0);
+    const Words words = typed(
+                            "train --generated 48 --size 32 --batch 8 --steps 2 --freeze whiten "
+                            "--decode-threads 1 --threads 1 CONVOY_PREFLIGHT=off --model") +
+                        Words{text};
+    output_of(words + Words{"--out", folder / "one"});
+    Cluster(folder, 2, words + Words{"--out", folder / "two"}, words).end();
     const Images images;
     const std::vector<float> want = whitening_filters(*images.source, images.how, 2, 2);
     for (const char* run : {"one", "two"}) {

@@ -1,16 +1,12 @@
 // `trainer finetune`: the model is recognised, its last layer trains alone for a while, then all.
-#include <nlohmann/json.hpp>
 #include <opencv2/imgcodecs.hpp>
 #include <random>
 
 #include "src/checkpoint/weights.h"
 #include "src/cli/commands.h"
-#include "tests/net_support.h"
-#include "tests/process.h"
-#include "tests/support.h"
+#include "tests/jobs.h"
 
 using namespace convoy;
-using Words = std::vector<std::string>;
 
 // The names and shapes of a built-in model's weights as torchvision writes them, without numbers.
 static SafeTensors names_of(const std::string& model, int classes) {
@@ -56,37 +52,25 @@ TEST_CASE(
     "bits, on two ranks") {
     TempDir folder;
     const std::string first = folder / "first", run = folder / "run", again = folder / "again";
-    Process before(folder, "before",
-                   {"--generated", "48", "--batch", "8", "--size", "32", "--epochs", "1",
-                    "--threads", "1", "--out", first});
-    REQUIRE(before.wait(60) == 0);
+    output_of(typed("--generated 48 --batch 8 --size 32 --epochs 1 --threads 1 --out") +
+              Words{first});
     write_class(folder / "photos/train/blue", 200, 40);
     write_class(folder / "photos/train/red", 20, 220);
     write_class(folder / "photos/val/blue", 180, 60);
     write_class(folder / "photos/val/red", 30, 200);
-    const auto start = [&](Words words) {
-        const uint16_t port = free_port();
-        for (const std::string& word :
-             Words{"--coord", cat("127.0.0.1:", port), "--rank", "0", "--world", "2", "--threads",
-                   "1", "CONVOY_PREFLIGHT=off", "--decode-threads", "1"})
-            words.push_back(word);
-        Process rank0(folder, "rank0", words);
-        Process rank1(folder, "rank1",
-                      {"--coord", cat("127.0.0.1:", port), "--rank", "1", "--threads", "1"});
-        CHECK(rank0.wait(60) == 0);
-        CHECK(rank1.wait(60) == 0);
-        return rank0.output();
+    const auto start = [&](const Words& words) {
+        return Cluster(folder, 2,
+                       words + typed("--threads 1 CONVOY_PREFLIGHT=off --decode-threads 1"))
+            .end();
     };
     const std::string weights = folder / "weights.safetensors";
     SafeTensors prefixed;  // a prefix of all names is dropped, with a notice
     for (const auto& [name, tensor] : read_safetensors(first + "/latest/model.safetensors").tensors)
         prefixed.tensors["backbone." + name] = tensor;
     write_safetensors(weights, prefixed);
-    const std::string said = start({"finetune",     weights, "--data", folder / "photos",
-                                    "--batch",      "8",     "--size", "32",
-                                    "--epochs",     "3",     "--ema",  "0.5",
-                                    "--save-every", "0.3",   "--keep", "99",
-                                    "--seed",       "5",     "--out",  run});
+    const std::string said = start(
+        Words{"finetune", weights, "--data", folder / "photos", "--out", run} +
+        typed("--batch 8 --size 32 --epochs 3 --ema 0.5 --save-every 0.3 --keep 99 --seed 5"));
     CAPTURE(said);
     CHECK(contains(said, "weights of tiny"));
     const size_t told = said.find("'backbone.'");
@@ -113,18 +97,10 @@ TEST_CASE(
         for (const char* name : {"model.safetensors", "optim.safetensors"})
             CHECK(read_file(cat(run, "/latest/", name)) == read_file(cat(again, "/latest/", name)));
     }
-    const auto refused = [&](Words words, const char* why) {
-        Process process(folder, "refused", words);
-        CHECK(process.wait(60) == 1);
-        CAPTURE(process.output());
-        CHECK(contains(process.output(), why));
-    };
-    refused({"finetune"}, "WEIGHTS");
-    refused({"finetune", weights, "--resume", run}, "--resume");
-    refused({"finetune", weights}, "--data DIR");
-    refused({"train", "--freeze-epochs", "1"}, "--lr");
-    refused({"train", "--freeze-epochs", "1", "--sync", "server"}, "--sync server");
-    refused({"finetune", folder / "photos/train/red/0.png", "--generated", "48"}, "0.png");
+    CHECK(contains(output_of({"finetune", weights, "--resume", run}, 1), "--resume"));
+    CHECK(
+        contains(output_of({"finetune", folder / "photos/train/red/0.png", "--generated", "48"}, 1),
+                 "0.png"));
     CHECK(
         std::system(cat(trainer_path(), " finetune ", weights, " --generated 24 --batch 8 --size ",
                         "32 --epochs 1 --out ", folder / "lost", " >/dev/full 2>&1")
@@ -136,15 +112,10 @@ TEST_CASE(
     TempDir folder;
     for (const char* name : {"a", "b"})
         write_class(folder / (std::string("photos/") + name), 9, 99);
-    const auto said = [&](Words words) {
-        const Words all = {
-            "--data", folder / "photos", "--batch", "8",     "--steps",
-            "1",      "--threads",       "1",       "--out", folder / cat("run", words.size())};
-        words.insert(words.end(), all.begin(), all.end());
-        const auto [status, output] = run_trainer(words);
-        CAPTURE(output);
-        CHECK(status == 0);
-        return output;
+    const auto said = [&](const Words& words) {
+        return output_of(
+            words + typed("--batch 8 --steps 1 --threads 1") +
+            Words{"--data", folder / "photos", "--out", folder / cat("run", words.size())});
     };
     const std::string bare = said({});
     CHECK(contains(bare, "--model resnet18"));
@@ -189,31 +160,14 @@ TEST_CASE("program: tune --lr suggests a rate, draws its curve, and ends where t
     TempDir folder;
     for (const bool diverges : {false, true}) {
         const std::string out = folder / (diverges ? "diverges" : "rises");
-        const Words words = {"tune",
-                             "--lr",
-                             diverges ? "1000" : "0.1",
-                             "--generated",
-                             "48",
-                             "--batch",
-                             "8",
-                             "--size",
-                             "32",
-                             "--threads",
-                             "1",
-                             "--steps",
-                             "40",
-                             "--decode-threads",
-                             "1",
-                             "--out",
-                             out};
-        Process process(folder, "tune", words);
-        const int status = process.wait(60);
-        CAPTURE(process.output());
-        REQUIRE(status == 0);
+        const std::string output =
+            output_of(typed("tune --generated 48 --batch 8 --size 32 --threads 1 --steps 40 "
+                            "--decode-threads 1 --lr") +
+                      Words{diverges ? "1000" : "0.1", "--out", out});
         const auto found = nlohmann::json::parse(read_file(out + "/lr.json"));
         const bool is_clear = found["fall"] > 2 * found["scatter"].get<double>();
         CHECK(found["suggestion"].is_number() == is_clear);
-        CHECK(contains(process.output(), "suggestion: --lr ") == is_clear);
+        CHECK(contains(output, "suggestion: --lr ") == is_clear);
         const auto& points = found["points"];
         CHECK((diverges ? points.size() < 40 : points.size() == 40));
         CHECK(found["steepest"] < points.back()["lr"]);
@@ -226,6 +180,8 @@ TEST_CASE("program: tune --lr suggests a rate, draws its curve, and ends where t
 
 TEST_CASE("program: what does not go together is refused in a sentence at the start") {
     TempDir folder;
+    write_class(folder / "photos/a", 1, 2);
+    write_class(folder / "photos/b", 100, 20);
     for (const auto& [words, why] :
          {std::pair{Words{"--clip-norm", "1", "--sync", "server"}, Words{"--clip-norm", "--sync"}},
           {{"--optimizer", "muon", "--sync", "async"}, {"--optimizer muon", "--sync async"}},
@@ -239,18 +195,13 @@ TEST_CASE("program: what does not go together is refused in a sentence at the st
           {{"--accumulate", "2", "--sync", "pipeline:2"}, {"--accumulate 2", "--sync pipeline:2"}},
           {{"--accumulate", "2", "--bn-group", "0"}, {"--accumulate", "--bn-group"}},
           {{"--schedule", "onecycle", "--warmup", "2"}, {"--schedule onecycle", "--warmup 2"}},
-          {{"--init", folder / "w", "--resume", folder / "run"}, {"--init", "--resume"}},
-          {{"--shards", "mine", "--share", "2", "--data", folder / "photos"},
-           {"--shards", "--share"}},
+          {{"--freeze-epochs", "1"}, {"--lr"}},
+          {{"--freeze-epochs", "1", "--sync", "server"}, {"--sync server"}},
           {{"--val-split", "0", "--early-stop", "2", "--data", folder / "photos"},
            {"--early-stop"}}}) {
-        write_class(folder / "photos/a", 1, 2);
-        write_class(folder / "photos/b", 100, 20);
-        Words all = {"--size", "32", "--batch", "8", "--out", folder / "run"};
-        all.insert(all.begin(), words.begin(), words.end());
-        Process process(folder, "refused", all);
-        CHECK(process.wait(60) == 1);
-        CAPTURE(process.output());
-        for (const std::string& name : why) CHECK(contains(process.output(), name));
+        const std::string output =
+            output_of(words + Words{"--size", "32", "--batch", "8", "--out", folder / "run"}, 1);
+        CAPTURE(output);
+        for (const std::string& name : why) CHECK(contains(output, name));
     }
 }

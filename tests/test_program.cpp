@@ -2,32 +2,27 @@
 // ranks of which one is killed.
 #include <fcntl.h>
 
-#include <nlohmann/json.hpp>
 #include <opencv2/imgcodecs.hpp>
 #include <set>
 
 #include "net/wire.h"
 #include "src/base/text.h"
-#include "src/job/job_session.h"
+#include "src/config/config.h"
 #include "src/model/model.h"
-#include "src/run/run_log.h"
 #include "tests/device.h"
+#include "tests/jobs.h"
 #include "tests/net_support.h"
-#include "tests/process.h"
 #include "tests/relay.h"
 
 using namespace convoy;
 using nlohmann::json;
-using Words = std::vector<std::string>;
 
 // A run so small that it takes a second: 40 images, 5 steps an epoch.
-static Words small(Words more) {
-    Words words = {"train", "--generated", "48",  "--batch",
-                   "8",     "--size",      "32",  "--epochs",
-                   "2",     "--warmup",    "0.2", "--decode-threads",
-                   "1",     "--threads",   "1",   "CONVOY_PREFLIGHT=off"};
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
+static Words small(const Words& more) {
+    return typed(
+               "train --generated 48 --batch 8 --size 32 --epochs 2 --warmup 0.2 "
+               "--decode-threads 1 --threads 1 CONVOY_PREFLIGHT=off") +
+           more;
 }
 
 // Such a run without an end.
@@ -35,48 +30,9 @@ static Words endless(const std::string& out) {
     return small({"--epochs", "100000", "--save-every", "0", "--log-every", "1", "--out", out});
 }
 
-static std::string at(uint16_t port) { return cat("127.0.0.1:", port); }
-
-static Words operator+(Words words, const Words& more) {
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
-}
-
-// The ranks of a job; `first` are the words of rank 0.
-struct Cluster {
-    Cluster(const TempDir& folder, int world, const Words& first,
-            const Words& others = {"--threads", "1"}) {
-        for (int rank = 0; rank < world; ++rank) {
-            Words words =
-                (rank == 0 ? first : others) + Words{"--coord", at(port), "--rank", cat(rank)};
-            if (rank == 0) words = words + Words{"--world", cat(world)};
-            all.push_back(std::make_unique<Process>(folder, cat("rank", rank), words));
-        }
-    }
-    Process& operator[](int rank) { return *all[size_t(rank)]; }
-    // Waits for all; returns what rank 0 printed.
-    std::string end(int status = 0) {
-        for (const auto& rank : all) {
-            const int ended = rank->wait();
-            CAPTURE(rank->output());
-            CHECK(ended == status);
-        }
-        return all[0]->output();
-    }
-    const uint16_t port = free_port();
-    std::vector<std::unique_ptr<Process>> all;
-};
-
 static void check_same_checkpoint(const std::string& run, const std::string& other) {
     for (const char* name : {"model.safetensors", "optim.safetensors"})
         CHECK(read_file(cat(run, "/latest/", name)) == read_file(cat(other, "/latest/", name)));
-}
-
-static std::vector<json> read_log(const std::string& folder) {
-    std::vector<json> events;
-    std::ifstream file(folder + "/log.jsonl");
-    for (std::string line; std::getline(file, line);) events.push_back(json::parse(line));
-    return events;
 }
 
 static void write_images(const std::string& folder, int count, int size = 40) {
@@ -84,14 +40,6 @@ static void write_images(const std::string& folder, int count, int size = 40) {
     for (int i = 0; i < count; ++i)
         cv::imwrite(cat(folder, "/", i, ".png"),
                     cv::Mat(size, size, CV_8UC3, cv::Scalar(10 * i, 60, 200 - 10 * i)));
-}
-
-// The losses of each step and validation in a run's log.
-static std::vector<double> losses_of(const std::string& folder) {
-    std::vector<double> losses;
-    for (const json& event : read_log(folder))
-        if (event.contains("loss")) losses.push_back(event["loss"]);
-    return losses;
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they reserve terabytes
@@ -171,6 +119,7 @@ TEST_CASE("program: wrong words get exit status 1 and one sentence that names wh
         {{"--out", "/proc/none"}, "/proc/none"},
         {{"eval", "--from", folder / "one"}, "holds no model"},
         {{"predict", "--from", "x"}, "trainer predict"},
+        {{"finetune"}, "WEIGHTS"},
         {{"finetune", text, "--generated", "48"}, ".pth"},
         {{"import", text, "--classes", "a,b", "--out", folder / "x.safetensors"}, ".pth"},
         {{"eval", "--from", text}, ".safetensors"},
@@ -195,9 +144,7 @@ TEST_CASE("program: wrong words get exit status 1 and one sentence that names wh
 TEST_CASE("program: trains, logs, validates, evaluates, predicts, exports, imports and resumes") {
     TempDir folder;
     const std::string run = folder / "run";
-    const auto [status, output] = run_trainer(small({"--out", run, "--log-every", "2"}));
-    CAPTURE(output);
-    REQUIRE(status == 0);
+    const std::string output = output_of(small({"--out", run, "--log-every", "2"}));
     CHECK(contains(output, "epoch 1/2  step 2/5  loss "));
     CHECK(contains(output, "validation after epoch 2"));
     CHECK(contains(output, "done: 10 steps"));
@@ -214,20 +161,15 @@ TEST_CASE("program: trains, logs, validates, evaluates, predicts, exports, impor
     CHECK(events["done"] == 1);
     CHECK(std::filesystem::read_symlink(run + "/latest") == "step-00000010");
 
-    const auto [eval_status, eval_output] =
-        run_trainer({"eval", "--from", run, "--generated", "48", "--batch", "7", "--json"});
-    CAPTURE(eval_output);
-    REQUIRE(eval_status == 0);
-    const json eval = json::parse(eval_output);
+    const json eval = json::parse(
+        output_of({"eval", "--from", run, "--generated", "48", "--batch", "7", "--json"}));
     CHECK(eval["images"] == 8);
     CHECK(eval["top1"].get<double>() == doctest::Approx(val_top1));  // --from takes the best one
 
     write_images(folder / "photos", 3);
     std::ofstream(folder / "photos/broken.jpg") << "no image";
-    const auto [predict_status, predicted] =
-        run_trainer({"predict", "--from", run, folder / "photos", "--json"});
-    CAPTURE(predicted);
-    CHECK(predict_status == 1);  // one of the files is no image, and is named
+    const std::string predicted =  // one of the files is no image, and is named
+        output_of({"predict", "--from", run, folder / "photos", "--json"}, 1);
     CHECK(contains(predicted, "broken.jpg"));
     CHECK(std::count(predicted.begin(), predicted.end(), '{') >= 3);
     const json first = json::parse(predicted.substr(
@@ -238,10 +180,8 @@ TEST_CASE("program: trains, logs, validates, evaluates, predicts, exports, impor
     CHECK(total == doctest::Approx(1).epsilon(1e-4));
 
     write_images(folder / "odd\nname", 2);
-    Words among = {"predict", "--from", run, "--json", folder / "gone.jpg", folder / "odd\nname"};
-    const auto [among_status, some] = run_trainer(among);
-    CAPTURE(some);
-    CHECK(among_status == 1);
+    const std::string some = output_of(
+        {"predict", "--from", run, "--json", folder / "gone.jpg", folder / "odd\nname"}, 1);
     CHECK(some.find("error: ") < some.find("gone.jpg"));
     const size_t object = some.find('{');
     REQUIRE(object != some.npos);
@@ -250,58 +190,40 @@ TEST_CASE("program: trains, logs, validates, evaluates, predicts, exports, impor
     CHECK(contains(some, "1.png"));
 
     const std::string file = folder / "w.safetensors", again = folder / "again.safetensors";
-    CHECK(run_trainer({"export", "--from", run, "--out", file}).first == 0);
+    output_of({"export", "--from", run, "--out", file});
     const std::string onnx = folder / "m.onnx";
-    CHECK(run_trainer(
-              {"export", "--from", run, "--format", "onnx", "--with-preprocessing", "--out", onnx})
-              .first == 0);
+    output_of({"export", "--from", run, "--format", "onnx", "--with-preprocessing", "--out", onnx});
     CHECK(contains(read_file(onnx), "conv5.weight"));
-    CHECK(run_trainer({"export", "--from", run, "--format", "tar", "--out", onnx}).first == 1);
-    const Words import = {"import", file, "--model",   "tiny",
-                          "--size", "32", "--classes", "circle,square,triangle",
-                          "--out",  again};
-    CHECK(run_trainer(import).first == 0);
-    const auto [numbered_status, numbered] =
-        run_trainer({"import", file, "--size", "32", "--out", folder / "numbered.safetensors"});
-    CAPTURE(numbered);
-    CHECK(numbered_status == 0);
-    const auto named = run_trainer(
-        {"predict", "--from", folder / "numbered.safetensors", "--json", folder / "photos/0.png"});
+    output_of({"export", "--from", run, "--format", "tar", "--out", onnx}, 1);
+    output_of(Words{"import", file, "--out", again} +
+              typed("--model tiny --size 32 --classes circle,square,triangle"));
+    const std::string numbered = folder / "numbered.safetensors";
+    output_of({"import", file, "--size", "32", "--out", numbered});
     std::set<std::string> classes;
-    const json ranking = json::parse(named.second);
+    const json ranking =
+        json::parse(output_of({"predict", "--from", numbered, "--json", folder / "photos/0.png"}));
     for (const json& guess : ranking["top5"]) classes.insert(guess["class"]);
     CHECK(classes == std::set<std::string>{"0", "1", "2"});
     const json reimported =
-        json::parse(run_trainer({"eval", "--from", again, "--generated", "48", "--json"}).second);
+        json::parse(output_of({"eval", "--from", again, "--generated", "48", "--json"}));
     CHECK(reimported["loss"].get<double>() == doctest::Approx(eval["loss"].get<double>()));
 
-    const auto [resume_status, resumed] = run_trainer({"--resume", run, "--epochs", "3"});
-    CAPTURE(resumed);
-    CHECK(resume_status == 0);
+    const std::string resumed = output_of({"--resume", run, "--epochs", "3"});
     CHECK(contains(resumed, "resumed from"));
     CHECK(contains(resumed, "done: 15 steps"));
 }
 
 TEST_CASE("program: the recipe's network learns the generated shapes in twenty steps") {
     TempDir folder;
-    const auto [status, output] =
-        run_trainer({"train", "--settings", "tools/recipes/cifar10.txt", "--generated", "600",
-                     "--epochs", "2", "--batch", "50", "--bn-group", "50", "--threads", "2",
-                     "--out", folder / "run", "CONVOY_PREFLIGHT=off"});
-    CAPTURE(output);
-    REQUIRE(status == 0);
-    const json eval = json::parse(run_trainer({"eval", "--from", folder / "run", "--generated",
-                                               "600", "--tta", "shift", "--json"})
-                                      .second);
+    output_of(typed("train --settings tools/recipes/cifar10.txt --generated 600 --epochs 2 "
+                    "--batch 50 --bn-group 50 --threads 2 CONVOY_PREFLIGHT=off --out") +
+              Words{folder / "run"});
+    const json eval = json::parse(
+        output_of(typed("eval --generated 600 --tta shift --json --from") + Words{folder / "run"}));
     CHECK(eval["top1"] > 0.7);  // a guess is right in a third of the cases
 }
 
 TEST_CASE("program: a job of classes whose names fill more than a JOIN may hold") {
-    CHECK(comparable("64") == "64");
-    const std::string names(20'000, 'a');
-    CHECK(comparable(names).size() < 200);
-    CHECK(comparable(names) == comparable(std::string(20'000, 'a')));
-    CHECK(comparable(names) != comparable(names + "b"));
     TempDir folder;
     std::string classes;
     for (int i = 0; i < 90; ++i) {
@@ -309,26 +231,18 @@ TEST_CASE("program: a job of classes whose names fill more than a JOIN may hold"
         write_images(folder / "data/" + name, 1);
         classes += (i ? "," : "") + name;
     }
-    const auto [status, output] = run_trainer(
-        {"--coord", at(free_port()), "--world", "1", "--data", folder / "data", "--classes",
-         classes, "--size", "16", "--batch", "8", "--steps", "1", "--out", folder / "run"});
-    CAPTURE(output);
-    CHECK(status == 0);
+    output_of({"--coord", at(free_port()), "--world", "1", "--data", folder / "data", "--classes",
+               classes, "--size", "16", "--batch", "8", "--steps", "1", "--out", folder / "run"});
 }
 
 TEST_CASE("program: in bf16 each validation is of the weights as they are then") {
     TempDir folder;
     const std::string run = folder / "run";
-    REQUIRE(run_trainer(small({"--precision", "bf16", "--batch", "4", "--out", run})).first == 0);
-    double last = 0;
-    for (const json& event : read_log(run))
-        if (event["event"] == "val") last = event["loss"].get<double>();
-    const auto [status, output] =
-        run_trainer({"eval", "--from", run + "/latest", "--generated", "48", "--batch", "4",
-                     "--precision", "bf16", "--json"});
-    CAPTURE(output);
-    REQUIRE(status == 0);
-    CHECK(json::parse(output)["loss"] == last);
+    output_of(small({"--precision", "bf16", "--batch", "4", "--out", run}));
+    const json eval = json::parse(
+        output_of(typed("eval --generated 48 --batch 4 --precision bf16 --json --from") +
+                  Words{run + "/latest"}));
+    CHECK(eval["loss"] == losses_of(run, {"val"}).back());
 }
 
 TEST_CASE("program: a grey rectangle as input is trained, evaluated, predicted and resumed") {
@@ -336,32 +250,25 @@ TEST_CASE("program: a grey rectangle as input is trained, evaluated, predicted a
     const std::string run = folder / "run", text = folder / "grey.txt";
     std::ofstream(text) << "input 24x16x1\nconv2d c out 8 size 3 stride 2\nrelu\nflatten\n"
                            "linear fc out classes\n";
-    const auto [status, output] =
-        run_trainer(small({"--size", "0", "--model", text, "--out", run}));
-    CAPTURE(output);
-    CHECK(status == 0);
+    const std::string output = output_of(small({"--size", "0", "--model", text, "--out", run}));
     CHECK(contains(output, "input 24x16x1"));
-    const json eval = json::parse(run_trainer({"eval", "--from", run, "--json"}).second);
-    CHECK(eval["images"] == 8);
+    CHECK(json::parse(output_of({"eval", "--from", run, "--json"}))["images"] == 8);
     write_images(folder / "some", 2);
-    CHECK(run_trainer({"predict", "--from", run, folder / "some"}).first == 0);
-    CHECK(run_trainer({"--resume", run, "--epochs", "3", "--size", "24x16x1"}).first == 0);
-    const auto [refused, why] = run_trainer({"--resume", run, "--epochs", "4", "--size", "16"});
-    CHECK(refused == 1);
-    CHECK(contains(why, "--size was 24x16x1 in the run to resume"));
+    output_of({"predict", "--from", run, folder / "some"});
+    output_of({"--resume", run, "--epochs", "3", "--size", "24x16x1"});
+    CHECK(contains(output_of({"--resume", run, "--epochs", "4", "--size", "16"}, 1),
+                   "--size was 24x16x1 in the run to resume"));
     // A built-in network takes what --size says.
-    CHECK(run_trainer(small({"--size", "16x24x1", "--steps", "1", "--out", folder / "b"})).first ==
-          0);
+    output_of(small({"--size", "16x24x1", "--steps", "1", "--out", folder / "b"}));
 }
 
 TEST_CASE("program: a diverging run says where, and leaves a checkpoint from before") {
     TempDir folder;
     const std::string run = folder / "run";
-    const auto [status, output] =
-        run_trainer(small({"--out", run, "--lr", "1000", "--weight-decay", "10", "--warmup", "0",
-                           "--epochs", "200", "--save-every", "0"}));
-    CAPTURE(output);
-    CHECK(status == 1);
+    const std::string output =
+        output_of(small({"--out", run, "--lr", "1000", "--weight-decay", "10", "--warmup", "0",
+                         "--epochs", "200", "--save-every", "0"}),
+                  1);
     CHECK(contains(output, "NaN or infinity in the "));
     CHECK(std::filesystem::exists(run + "/latest/meta.json"));
 }
@@ -369,34 +276,20 @@ TEST_CASE("program: a diverging run says where, and leaves a checkpoint from bef
 TEST_CASE("program: a run folder is not mixed with another run, nor a run with other settings") {
     TempDir folder;
     const std::string run = folder / "run";
-    REQUIRE(run_trainer(small({"--out", run})).first == 0);
-    const struct {
-        Words words;
-        const char* message;
-    } cases[] = {
-        {small({"--out", run}), "holds a run already"},
-        {{"--resume", run, "--model", "resnet18"}, "--model was tiny"},
-        {{"--resume", run, "--seed", "9"}, "--seed was 1"},
-        {{"--resume", run, "--init", "x"}, "--init"},
-    };
-    for (const auto& [words, message] : cases) {
-        const auto [status, output] = run_trainer(words);
-        CAPTURE(output);
-        CHECK(status == 1);
-        CHECK(contains(output, message));
-    }
+    output_of(small({"--out", run}));
+    CHECK(contains(output_of(small({"--out", run}), 1), "holds a run already"));
+    CHECK(contains(output_of({"--resume", run, "--model", "resnet18"}, 1), "--model was tiny"));
+    CHECK(contains(output_of({"--resume", run, "--seed", "9"}, 1), "--seed was 1"));
+    CHECK(contains(output_of({"--resume", run, "--init", "x"}, 1), "--init"));
     // Nothing is left to do: its checkpoint stays as it is, and another folder gets one.
     const auto written = std::filesystem::last_write_time(run + "/latest/meta.json");
-    CHECK(run_trainer({"--resume", run}).first == 0);
+    output_of({"--resume", run});
     CHECK(std::filesystem::last_write_time(run + "/latest/meta.json") == written);
-    CHECK(run_trainer({"--resume", run, "--out", folder / "other"}).first == 0);
+    output_of({"--resume", run, "--out", folder / "other"});
     CHECK(std::filesystem::exists(folder / "other/latest/meta.json"));
     // Another batch: the epochs that are left are trained, and the run folder is the same one.
-    const auto [status, output] =
-        run_trainer({"--resume", run + "/latest", "--batch", "20", "--epochs", "4"});
-    CAPTURE(output);
-    CHECK(status == 0);
-    CHECK(contains(output, "done: 14 steps"));
+    CHECK(contains(output_of({"--resume", run + "/latest", "--batch", "20", "--epochs", "4"}),
+                   "done: 14 steps"));
     CHECK(std::filesystem::read_symlink(run + "/latest") == "step-00000014");
 }
 
@@ -423,14 +316,9 @@ TEST_CASE("program: a run whose images changed goes on at an epoch's end, else b
                 << "P6 8 8 255\n"
                 << std::string(192, char(i * 9));
     }
-    const Words words = {"--data", folder / "data", "--batch", "8",         "--model",
-                         "tiny",   "--size",        "16",      "--threads", "1"};
-    const auto run = [&](Words more) {
-        more.insert(more.end(), words.begin(), words.end());
-        const auto [status, output] = run_trainer(more);
-        CAPTURE(output);
-        CHECK(status == 0);
-        return output;
+    const auto run = [&](const Words& more) {
+        return output_of(more + typed("--batch 8 --model tiny --size 16 --threads 1 --data") +
+                         Words{folder / "data"});
     };
     run({"--epochs", "1", "--out", folder / "whole"});
     run({"--epochs", "1", "--steps", "2", "--out", folder / "half"});
@@ -450,13 +338,11 @@ TEST_CASE("program: a run folder in use is refused; SIGHUP saves and ends a run,
     };
     const auto inherited = signal(SIGHUP, SIG_DFL);  // the tests may run under nohup
     const auto first = begin("first", run);
-    const auto [status, output] = run_trainer({"--resume", run});
-    CHECK(status == 1);
-    CHECK(contains(output, cat("process ", first->pid(), " ")));
+    CHECK(contains(output_of({"--resume", run}, 1), cat("process ", first->pid(), " ")));
     for (int i = 0; i < 2; ++i) first->kill(SIGHUP);
     CHECK(first->wait() == 128 + SIGTERM);
     const int64_t step = json::parse(read_file(run + "/latest/meta.json"))["step"];
-    CHECK(run_trainer({"--resume", run, "--steps", cat(step + 1)}).first == 0);
+    output_of({"--resume", run, "--steps", cat(step + 1)});
 
     signal(SIGHUP, SIG_IGN);
     const auto second = begin("second", folder / "nohup");
@@ -480,11 +366,8 @@ TEST_CASE("program: SIGINT to one of two ranks stops both at one step, and the r
     const std::string steps = cat(meta["step"].get<int>() + 2);
     const double spent = read_log(run).back()["cost"];
     CHECK(meta.at("spent").at("cost").get<double>() == doctest::Approx(spent));
-    const auto [status, output] =
-        run_trainer({"--resume", run, "--steps", steps, "--price", "3600"});
-    CAPTURE(output);
-    CHECK(status == 0);
-    CHECK(contains(output, cat("done: ", steps, " steps")));
+    CHECK(contains(output_of({"--resume", run, "--steps", steps, "--price", "3600"}),
+                   cat("done: ", steps, " steps")));
     const std::vector<json> events = read_log(run);
     std::vector<double> steps_at;
     for (const json& event : events)
@@ -594,21 +477,7 @@ struct ThreeRanks {
                 if (event["event"] == "step") losses[event["step"]] = event["loss"];
         return losses;
     }
-    std::string output() const {
-        std::string all;
-        for (const auto& rank : ranks) all += rank->output();
-        return all;
-    }
 };
-
-static const std::map<int, double>& undisturbed_losses() {
-    static const std::map<int, double> losses = [] {
-        ThreeRanks job;
-        for (auto& rank : job.ranks) REQUIRE(rank->wait(180) == 0);
-        return job.losses();
-    }();
-    return losses;
-}
 
 TEST_CASE(
     "program: --join before the job stands, to a rank that is not the coordinator, and twice") {
@@ -621,24 +490,25 @@ TEST_CASE(
     // Without --join and a number too.
     Process fourth(job.folder, "fourth", {"--coord", address, "--threads", "1"});
     CHECK(fourth.wait_for(") joined; 5 ranks go on from step ", 30));
-    const auto [status, output] =
-        run_trainer({"--coord", address, "--rank", "1", "--join-timeout", "0.5"});
-    CHECK(status == 1);
-    CAPTURE(output);
-    CHECK(contains(output, cat("not of the coordinator, which is at ", at(job.port))));
+    CHECK(contains(output_of({"--coord", address, "--rank", "1", "--join-timeout", "0.5"}, 1),
+                   cat("not of the coordinator, which is at ", at(job.port))));
     third.kill(SIGKILL);
     CHECK(fourth.wait_for("rank 3 (", 30));
     for (auto& rank : job.ranks) CHECK(rank->wait(180) == 0);
     CHECK(fourth.wait(180) == 0);
-    CAPTURE(job.output());
+    CAPTURE(job.ranks[0]->output());
     CAPTURE(fourth.output());
     std::vector<int> worlds;
     for (const json& event : read_log(job.run(0)))
         if (event["event"] == "regroup") worlds.push_back(event["ranks"]);
     CHECK(worlds == std::vector{4, 5, 4});
-    for (const auto& [step, loss] : undisturbed_losses()) {
+    ThreeRanks undisturbed;
+    for (auto& rank : undisturbed.ranks) REQUIRE(rank->wait(180) == 0);
+    const std::map<int, double> losses = job.losses(), want = undisturbed.losses();
+    REQUIRE(want.size() == 240);
+    for (const auto& [step, loss] : want) {
         CAPTURE(step);
-        CHECK(std::abs(job.losses().at(step) - loss) < 0.002);
+        CHECK(std::abs(losses.at(step) - loss) < 0.002);
     }
 }
 
@@ -852,17 +722,13 @@ TEST_CASE("program: a run continues with another way to synchronise, or on other
 
     // A pipeline on two ranks; then on one rank; and two pipelines, whose first ranks hold more
     // than their stage once it was saved.
-    const auto last_loss = [](const std::string& of, const char* name = "val") {
-        double loss = NAN;
-        for (const json& event : read_log(of))
-            if (event["event"] == name) loss = event["loss"];
-        return loss;
+    const auto last_loss = [](const std::string& of, const char* kind = "val") {
+        return losses_of(of, {kind}).back();
     };
     const std::string alone = folder / "alone", four = folder / "four";
     const Words saves = {"--save-every", "0.6", "--keep", "9"};
     Cluster(folder, 2, small(saves + Words{"--out", stages}) + kPipeline).end();
-    CHECK(run_trainer({"--resume", stages + "/step-00000003", "--threads", "1", "--out", alone})
-              .first == 0);
+    output_of({"--resume", stages + "/step-00000003", "--threads", "1", "--out", alone});
     Cluster(folder, 4, small(saves + Words{"CONVOY_CHECK_EVERY=1", "--out", four}) + kPipeline)
         .end();
     for (const std::string& other : {alone, four})
@@ -870,13 +736,13 @@ TEST_CASE("program: a run continues with another way to synchronise, or on other
 
     // A head that --init does not have starts as it does on one rank.
     const std::string net = folder / "net";
-    std::string text = run_trainer({"models", "tiny"}).second;
+    std::string text = output_of({"models", "tiny"});
     text.replace(text.find("linear fc"), 9, "linear head");
     std::ofstream(net) << text;
     const Words from = small({"--init", stages + "/latest/model.safetensors", "--model", net,
                               "--steps", "1", "--log-every", "1", "--bn-group", "2"});
     Cluster(folder, 2, from + kPipeline + Words{"--out", folder / "head"}).end();
-    CHECK(run_trainer(from + Words{"--out", folder / "head1"}).first == 0);
+    output_of(from + Words{"--out", folder / "head1"});
     const double first = last_loss(folder / "head1", "step");
     CHECK(last_loss(folder / "head", "step") == doctest::Approx(first).epsilon(1e-5));
     CHECK(std::abs(first - std::log(3.0)) > 1e-3);  // of a head of zeros
@@ -946,8 +812,8 @@ TEST_CASE("program: evaluation over several ranks counts every image once, on an
           doctest::test_suite("device")) {
     TempDir folder;
     const std::string run = folder / "run";
-    REQUIRE(run_trainer(small({"--out", run, "--epochs", "1", "--size", "16"})).first == 0);
-    const json one = json::parse(run_trainer({"eval", "--from", run, "--json"}).second);
+    output_of(small({"--out", run, "--epochs", "1", "--size", "16"}));
+    const json one = json::parse(output_of({"eval", "--from", run, "--json"}));
     for (const auto& [world, device] : {std::pair(2, kernel_device()), {3, std::string("cpu")}}) {
         CAPTURE(world);
         const Words words = {"eval", "--device", device, "--threads", "1"};
@@ -966,13 +832,11 @@ TEST_CASE("program: tiny trains on the CUDA kernels to the losses of the CPU, an
     TempDir folder;
     const auto train = [&](const std::string& device, const std::string& augment = "resize,flip") {
         const std::string run = folder / (device + augment);
-        const auto [status, output] =
-            run_trainer(small({"--device", device, "--augment", augment, "--epochs", "1",
-                               "--log-every", "1", "--size", "16", "--out", run}));
-        CAPTURE(output);
-        CHECK(status == 0);
+        const std::string output =
+            output_of(small({"--device", device, "--augment", augment, "--epochs", "1",
+                             "--log-every", "1", "--size", "16", "--out", run}));
         CHECK(contains(output, cat("device     ", device)));
-        return losses_of(run);
+        return losses_of(run, {"step", "epoch", "val"});
     };
     const std::vector<double> cpu = train("cpu"), simt = train(kernel_device());
     REQUIRE(cpu.size() == 7);  // five steps, the epoch, the validation
@@ -986,13 +850,8 @@ TEST_CASE("program: tiny trains on the CUDA kernels to the losses of the CPU, an
 TEST_CASE(
     "program: bench train replays its steps where a CUDA graph can, and says where it cannot" *
     doctest::test_suite("device")) {
-    const auto bench = [](Words more) {
-        Words words = {"bench", "train",   "--size", "16",        "--batch",
-                       "2",     "--steps", "1",      "--threads", "1"};
-        words.insert(words.end(), more.begin(), more.end());
-        const auto [status, output] = run_trainer(words);
-        CHECK(status == 0);
-        return output;
+    const auto bench = [](const Words& more) {
+        return output_of(typed("bench train --size 16 --batch 2 --steps 1 --threads 1") + more);
     };
     CHECK(json::parse(bench({"--device", kernel_device(), "--json"}))["graph"] == true);
     CHECK(json::parse(bench(
@@ -1039,15 +898,10 @@ TEST_CASE("program: --early-stop ends two ranks at the same step, also resumed")
 TEST_CASE("program: with --ema a checkpoint's model is the average, and is what was validated") {
     TempDir folder;
     const std::string run = folder / "run";
-    REQUIRE(run_trainer(small({"--ema", "0.9", "--out", run})).first == 0);
-    const json said = json::parse(run_trainer({"eval", "--from", run + "/latest", "--generated",
-                                               "48", "--json", "--threads", "1"})
-                                      .second);
-    double last = 0;
-    for (const json& event : read_log(run))
-        if (event["event"] == "val") last = event["loss"];
-    CHECK(said["loss"].get<double>() == doctest::Approx(last).epsilon(1e-5));
-    const auto [status, output] = run_trainer({"--resume", run, "--ema", "0"});
-    CHECK(status == 1);
-    CHECK(contains(output, "--ema was 0.9"));
+    output_of(small({"--ema", "0.9", "--out", run}));
+    const json eval = json::parse(
+        output_of(typed("eval --generated 48 --json --threads 1 --from") + Words{run + "/latest"}));
+    CHECK(eval["loss"].get<double>() ==
+          doctest::Approx(losses_of(run, {"val"}).back()).epsilon(1e-5));
+    CHECK(contains(output_of({"--resume", run, "--ema", "0"}, 1), "--ema was 0.9"));
 }

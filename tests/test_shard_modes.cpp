@@ -1,7 +1,6 @@
 // test_shard_modes.cpp — which rank reads what (--shards), by the real binary and by its loaders:
 // every sample once an epoch, and a run that stops goes on with exactly the samples that are left.
 #include <map>
-#include <nlohmann/json.hpp>
 #include <opencv2/imgcodecs.hpp>
 
 #include "data/generated.h"
@@ -9,11 +8,10 @@
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/train/input.h"
-#include "tests/process.h"
+#include "tests/jobs.h"
 
 using namespace convoy;
 using nlohmann::json;
-using Words = std::vector<std::string>;
 
 namespace {
 
@@ -75,8 +73,6 @@ void train(const LoaderOptions& how, int world, Cut cut, std::map<uint64_t, int>
     }
 }
 
-std::string at(uint16_t port) { return cat("127.0.0.1:", port); }
-
 // One folder a class of small pictures, each of its own colours.
 void write_class(const std::string& folder, int first, int count) {
     std::filesystem::create_directories(folder);
@@ -91,57 +87,19 @@ struct Run {
     std::string output;
 };
 
-// Ranks with data of their own train to the end.
+// Two ranks with data of their own train to the end.
 Run train_ranks(const TempDir& folder, const std::string& run, const Words& data,
                 const Words& more) {
-    const uint16_t port = free_port();
-    Words words = {"--data",
-                   data[0],
-                   "--size",
-                   "16",
-                   "--threads",
-                   "1",
-                   "--batch",
-                   "7",
-                   "--warmup",
-                   "0",
-                   "--log-every",
-                   "1",
-                   "--save-every",
-                   "0",
-                   "CONVOY_PREFLIGHT=off",
-                   "--bn-group",
-                   "1",
-                   "--decode-threads",
-                   "2",
-                   "--out",
-                   run};
-    std::unique_ptr<Process> rank1;
-    if (data.size() > 1) {
-        rank1 = std::make_unique<Process>(
-            folder, "rank1",
-            Words{"--coord", at(port), "--rank", "1", "--threads", "1", "--data", data[1]});
-        for (const std::string& word : {std::string("--coord"), at(port), std::string("--rank"),
-                                        std::string("0"), std::string("--world"), std::string("2")})
-            words.push_back(word);
-    }
-    words.insert(words.end(), more.begin(), more.end());
-    Process rank0(folder, "rank0", words);
+    const Words words = typed(
+        "--size 16 --threads 1 --batch 7 --warmup 0 --log-every 1 --save-every 0 --bn-group 1 "
+        "--decode-threads 2 CONVOY_PREFLIGHT=off");
     Run result;
-    const int status0 = rank0.wait(), status1 = rank1 ? rank1->wait() : 0;
-    result.output = rank0.output();
-    const std::string output1 = rank1 ? rank1->output() : "";
-    CAPTURE(result.output);
-    CAPTURE(output1);
-    CHECK(status0 == 0);
-    CHECK(status1 == 0);
-    std::ifstream log(run + "/log.jsonl");
-    for (std::string line; std::getline(log, line);) {
-        const json event = json::parse(line);
-        if (event["event"] == "step" || event["event"] == "val")
-            result.losses.push_back(event["loss"]);
+    result.output = Cluster(folder, 2, Words{"--data", data[0], "--out", run} + words + more,
+                            {"--threads", "1", "--data", data[1]})
+                        .end();
+    result.losses = losses_of(run, {"step", "val"});
+    for (const json& event : read_log(run))
         if (event["event"] == "epoch") result.images = event["images"];
-    }
     return result;
 }
 
@@ -190,9 +148,8 @@ TEST_CASE("--shards mine: two ranks with a part each see every image once an epo
     write_class(folder / "two/b", 30, 11), write_class(folder / "two/c", 41, 9);
     const std::string one = folder / "one", two = folder / "two";
     const auto run = [&](const char* name, const Words& more) {
-        Words words = {"--shards", "mine", "--val-split", "0.2"};
-        words.insert(words.end(), more.begin(), more.end());
-        return train_ranks(folder, folder / name, {one, two}, words);
+        return train_ranks(folder, folder / name, {one, two},
+                           typed("--shards mine --val-split 0.2") + more);
     };
     const Run whole = run("whole", {"--epochs", "2"});
     CAPTURE(whole.output);
@@ -227,10 +184,7 @@ TEST_CASE("--shards mine: what does not go together is refused in a sentence") {
     TempDir folder;
     write_class(folder / "one/a", 0, 5), write_class(folder / "one/b", 5, 5);
     const auto refused = [&](const Words& words, const char* why) {
-        const auto [status, output] = run_trainer(words);
-        CAPTURE(output);
-        CHECK(status == 1);
-        CHECK(contains(output, why));
+        CHECK(contains(output_of(words, 1), why));
     };
     refused({"--shards", "mine"}, "--shards mine needs --data");
     refused({"--shards", "mine", "--data", folder / "one", "--share", "2"},
@@ -244,31 +198,24 @@ TEST_CASE("eval and predict take what training takes: folders, tar, TFRecord, li
     TempDir folder;
     write_class(folder / "set/a", 0, 9), write_class(folder / "set/b", 20, 9);
     const std::string run = folder / "run", set = folder / "set";
-    const auto [status, trained] =
-        run_trainer({"--data", set, "--size", "16", "--batch", "6", "--epochs", "1", "--threads",
-                     "1", "--warmup", "0", "--out", run});
-    CAPTURE(trained);
-    REQUIRE(status == 0);
+    output_of(typed("--size 16 --batch 6 --epochs 1 --threads 1 --warmup 0") +
+              Words{"--data", set, "--out", run});
     for (const char* format : {"tar", "tfrecord"})
-        REQUIRE(run_trainer({"pack", set, folder / format, "--format", format}).first == 0);
+        output_of({"pack", set, folder / format, "--format", format});
     std::ofstream list(folder / "list.tsv");
     for (int i = 0; i < 9; ++i)
         list << "set/b/" << 120 + i << ".png\tb\nset/a/" << 100 + i << ".png\ta\n";
     list.close();
     const auto eval = [&](const std::string& data) {
-        const std::string output =
-            run_trainer({"eval", "--from", run, "--data", data, "--json", "--threads", "1"}).second;
-        CAPTURE(output);
-        return json::parse(output);
+        return json::parse(
+            output_of({"eval", "--from", run, "--data", data, "--json", "--threads", "1"}));
     };
     const json want = eval(set);
     CHECK(want["images"] == 18);
     const auto images = [&](const std::string& data) {
-        const auto [status, output] = run_trainer({"predict", "--from", run, data, "--json"});
-        CAPTURE(output);
-        CHECK(status == 0);
         std::vector<double> of_a;  // what is predicted for it, whatever the name
-        for (const std::string& line : split(output, '\n')) {
+        for (const std::string& line :
+             split(output_of({"predict", "--from", run, data, "--json"}), '\n')) {
             if (line.empty()) continue;
             const json one = json::parse(line);
             for (const json& guess : one["top5"])
@@ -295,7 +242,5 @@ TEST_CASE("eval and predict take what training takes: folders, tar, TFRecord, li
     json content = json::parse(read_file(meta));
     content["options"]["data"] = "https://…@host/x.tar";
     std::ofstream(meta) << content;
-    const auto [refused, why] = run_trainer({"eval", "--from", run + "/latest"});
-    CHECK(refused == 1);
-    CHECK(contains(why, "again, by --data"));
+    CHECK(contains(output_of({"eval", "--from", run + "/latest"}, 1), "again, by --data"));
 }
