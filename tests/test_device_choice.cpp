@@ -5,8 +5,8 @@
 #include <cstdlib>
 
 #include "kernels/cuda/make_backend.h"
+#include "tests/jobs.h"
 #include "tests/net_support.h"
-#include "tests/process.h"
 
 using namespace convoy;
 
@@ -103,17 +103,10 @@ TEST_CASE("device: the CPU has no identity, the emulator has one as GPUs do") {
 
 TEST_CASE("program: a GPU that one rank does not have ends the job on both, by name") {
     TempDir folder;
-    const std::string at = cat("127.0.0.1:", free_port());
-    Process rank0(folder, "rank0",
-                  {"--coord", at, "--rank", "0", "--world", "2", "--generated", "48", "--device",
-                   "cpu", "--out", folder / "run"});
-    Process rank1(folder, "rank1", {"--coord", at, "--rank", "1", "--device", "cuda:999"});
-    CHECK(rank1.wait() == 1);
-    CHECK(rank0.wait() == 1);
-    for (const std::string& output : {rank0.output(), rank1.output()}) {
-        CAPTURE(output);
-        CHECK(contains(output, "--device cuda:999"));
-    }
+    Cluster ranks(folder, 2, {"--generated", "48", "--device", "cpu", "--out", folder / "run"},
+                  {"--device", "cuda:999"});
+    ranks.end(1);
+    for (const auto& rank : ranks.all) CHECK(contains(rank->output(), "--device cuda:999"));
 }
 
 TEST_CASE("device: a GPU without machine code in the program is told what the first start does") {

@@ -2,14 +2,13 @@
 #include "data/pack_data.h"
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <opencv2/imgcodecs.hpp>
 #include <set>
 
 #include "data/decode.h"
 #include "data/generated.h"
 #include "tests/data_files.h"
-#include "tests/process.h"
+#include "tests/jobs.h"
 
 using namespace convoy;
 using nlohmann::json;
@@ -174,26 +173,15 @@ TEST_CASE(
     "program: the same set from folders, a list, tar and TFRecord trains to the same losses") {
     TempDir dir;
     write_set(dir / "set", 16);
-    for (const std::vector<std::string>& more : {std::vector<std::string>{"tar"}, {"tfrecord"}}) {
-        const auto [status, text] =
-            run_trainer({"pack", dir / "set", dir / more[0], "--format", more[0],
-                         "CONVOY_KEEP_ORDER=1", "--shard-size", "50K"});
-        INFO(text);
-        REQUIRE(status == 0);
-    }
+    for (const char* format : {"tar", "tfrecord"})
+        output_of({"pack", dir / "set", dir / format, "--format", format, "CONVOY_KEEP_ORDER=1",
+                   "--shard-size", "50K"});
     std::vector<std::vector<double>> losses;
     for (const char* data : {"set", "set/all.txt", "tar", "tfrecord"}) {
         const std::string run = cat(dir / "run-", losses.size());
-        const auto [status, text] =
-            run_trainer({"--data", dir / data, "--batch", "8", "--size", "32", "--epochs", "2",
-                         "--log-every", "1", "--threads", "1", "--out", run});
-        INFO(text);
-        REQUIRE(status == 0);
-        losses.emplace_back();
-        std::ifstream file(run + "/log.jsonl");
-        for (std::string line; std::getline(file, line);)
-            if (const json event = json::parse(line); event["event"] == "step")
-                losses.back().push_back(event["loss"]);
+        output_of(typed("--batch 8 --size 32 --epochs 2 --log-every 1 --threads 1") +
+                  Words{"--data", dir / data, "--out", run});
+        losses.push_back(losses_of(run, {"step"}));
         CHECK(losses.back().size() == 8);
         CHECK(losses.back() == losses.front());
     }

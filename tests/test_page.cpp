@@ -10,7 +10,7 @@
 #include "src/base/text.h"
 #include "src/page/assets.h"
 #include "src/page/server.h"
-#include "tests/process.h"
+#include "tests/jobs.h"
 
 using namespace convoy;
 using nlohmann::json;
@@ -342,15 +342,13 @@ TEST_CASE("page server: a port that is taken is named, and so is what is no addr
 
 TEST_CASE("program: --page and page show a run, and idle visitors do not stop it") {
     TempDir folder;
-    const uint16_t port = free_port(), page = free_port();
-    const std::string where = cat("127.0.0.1:", page), coord = cat("127.0.0.1:", port);
-    Process rank1(folder, "rank1",
-                  {"--coord", coord, "--rank", "1", "--threads", "1", "--out", folder / "heir"});
-    Process rank0(
-        folder, "rank0",
-        {"--coord", coord,          "--rank",  "0",  "--world",     "2",   "--threads", "1",
-         "--size",  "16",           "--batch", "8",  "--generated", "240", "--epochs",  "100000",
-         "--out",   folder / "run", "--page",  where});
+    const uint16_t page = free_port();
+    const std::string where = at(page);
+    Cluster ranks(folder, 2,
+                  typed("--threads 1 --size 16 --batch 8 --generated 240 --epochs 100000") +
+                      Words{"--out", folder / "run", "--page", where},
+                  {"--threads", "1", "--out", folder / "heir"});
+    Process &rank0 = ranks[0], &rank1 = ranks[1];
     REQUIRE(rank0.wait_for("page: http://" + where + "/"));
     std::vector<int> idle;
     for (int i = 0; i < 50; ++i) idle.push_back(connect_to(page));
@@ -379,5 +377,5 @@ TEST_CASE("program: --page and page show a run, and idle visitors do not stop it
     CHECK(rank1.wait() == 128 + SIGINT);
     CHECK(contains(rank1.output(), "all ranks together: "));
 
-    CHECK(contains(run_trainer({"page", folder / "none"}).second, "cannot read"));
+    CHECK(contains(output_of({"page", folder / "none"}, 1), "cannot read"));
 }

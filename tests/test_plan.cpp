@@ -3,13 +3,12 @@
 #include "src/plan/plan.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "src/base/text.h"
 #include "src/cli/commands.h"
 #include "src/job/job_setup.h"
+#include "tests/jobs.h"
 #include "tests/net_support.h"
-#include "tests/process.h"
 
 using namespace convoy;
 using doctest::Approx;
@@ -123,8 +122,6 @@ TEST_CASE("plan: a slow link is named once, where ranks wait for it, and none wi
 
 // ---- the command ------------------------------------------------------------------------------
 
-using Words = std::vector<std::string>;
-
 static std::vector<json> plan_lines(const std::string& output) {
     std::vector<json> lines;
     for (const std::string& line : split(output, '\n'))
@@ -135,20 +132,13 @@ static std::vector<json> plan_lines(const std::string& output) {
 // What rank 0 of two prints; both end with this status.
 static std::string two_ranks(const Words& both, const Words& more, int status = 0) {
     TempDir folder;
-    const std::string at = cat("127.0.0.1:", free_port());
-    Words others = both, first = both;
-    others.insert(others.end(), {"--coord", at, "--threads", "1", "--rank", "1"});
-    first.insert(first.end(), {"--coord", at, "--threads", "1", "--rank", "0", "--world", "2"});
-    first.insert(first.end(), more.begin(), more.end());
-    Process rank1(folder, "rank1", others), rank0(folder, "rank0", first);
-    CHECK(rank0.wait() == status);
-    CHECK(rank1.wait() == status);
-    return rank0.output();
+    const Words others = both + Words{"--threads", "1"};
+    return Cluster(folder, 2, others + more, others).end(status);
 }
 
 TEST_CASE("program: plan times two ranks, and says what one and two would reach") {
-    const std::string output = two_ranks(
-        {"tune", "--plan"}, {"--json", "--size", "16", "--batch", "8", "--share", "auto"});
+    const std::string output =
+        two_ranks({"tune", "--plan"}, typed("--json --size 16 --batch 8 --share auto"));
     CAPTURE(output);
     int edges = 0, ranks = 0, best = 0;
     std::vector<std::tuple<int, std::string, int>> predictions;
@@ -186,19 +176,11 @@ TEST_CASE("program: with --compute, gradients from factors sleep for the images 
 }
 
 TEST_CASE("program: plan alone prints a table; what it refuses") {
-    const auto [status, output] =
-        run_trainer({"tune", "--plan", "--size", "16", "--batch", "8", "--threads", "1"});
-    CAPTURE(output);
-    CHECK(status == 0);
-    CHECK(contains(output, "--world 1"));
-    const auto [bad, said] = run_trainer({"tune", "--plan", "--model", "resnet19"});
-    CHECK(bad == 1);
-    CHECK(contains(said, "resnet18"));
-    for (const Words& words : {Words{"--world", "2"}, {"--epochs", "3"}, {"--sync", "average:8"}}) {
-        Words all = {"tune", "--plan"};
-        all.insert(all.end(), words.begin(), words.end());
-        CHECK_FAILS(check_command_line(parse_command_line(all, {})), words[0]);
-    }
+    CHECK(contains(output_of(typed("tune --plan --size 16 --batch 8 --threads 1")), "--world 1"));
+    CHECK(contains(output_of({"tune", "--plan", "--model", "resnet19"}, 1), "resnet18"));
+    for (const Words& words : {Words{"--world", "2"}, {"--epochs", "3"}, {"--sync", "average:8"}})
+        CHECK_FAILS(check_command_line(parse_command_line(Words{"tune", "--plan"} + words, {})),
+                    words[0]);
 }
 
 TEST_CASE("program: the start of a run of two ranks names the slowest link; shares by speed") {

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "src/base/text.h"
@@ -12,8 +11,8 @@
 #include "src/report/eval_report.h"
 #include "src/report/explain.h"
 #include "src/report/html.h"
+#include "tests/jobs.h"
 #include "tests/net_support.h"
-#include "tests/process.h"
 
 using namespace convoy;
 using nlohmann::json;
@@ -223,16 +222,10 @@ linear f2 out classes
 TEST_CASE("program: reports, a gate that closes, and heat maps") {
     TempDir dir;
     const std::string run = dir / "run";
-    const auto go = [&](std::vector<std::string> words, int status) {
-        const auto [got, output] = run_trainer(words);
-        CAPTURE(output);
-        CHECK(got == status);
-        return output;
-    };
-    go({"--generated", "48", "--size", "32", "--batch", "8", "--epochs", "1", "--device", "cpu",
-        "--out", run},
-       0);
-    go({"eval", "--from", run, "--device", "cpu", "--report", dir / "rep", "--min-top1", "0"}, 0);
+    output_of(typed("--generated 48 --size 32 --batch 8 --epochs 1 --device cpu --out") +
+              Words{run});
+    output_of(
+        {"eval", "--from", run, "--device", "cpu", "--report", dir / "rep", "--min-top1", "0"});
     CHECK(json::parse(read_file(dir / "rep/report.json"))["images"] == 8);
     CHECK(contains(read_file(dir / "rep/report.html"), "data:image/jpeg;base64,/9j/"));
     const Image grey{20, 30, std::vector<uint8_t>(600, 90), 1};
@@ -243,17 +236,16 @@ TEST_CASE("program: reports, a gate that closes, and heat maps") {
         std::filesystem::create_directories(dir / name);
         std::filesystem::copy_file(dir / "x.png", dir / (std::string(name) + "/x.png"));
     }
-    const std::string own = go({"eval", "--from", run, "--device", "cpu", "--val", dir / "own",
-                                "--report", dir / "own-report"},
-                               0);
+    const std::string own = output_of({"eval", "--from", run, "--device", "cpu", "--val",
+                                       dir / "own", "--report", dir / "own-report"});
     CHECK(contains(own, "3 images of " + (dir / "own")));
     CHECK(json::parse(read_file(dir / "own-report/report.json"))["data"] == dir / "own");
-    const std::string gate = go({"eval", "--from", run, "--device", "cpu", "--min-recall", "1"}, 3);
+    const std::string gate =
+        output_of({"eval", "--from", run, "--device", "cpu", "--min-recall", "1"}, 3);
     CHECK(contains(gate, "--min-recall asks for 100.0 % of each class"));
-    CHECK(contains(
-        go({"predict", "--from", run, "--device", "cpu", "--explain", dir / "heat", dir / "x.png"},
-           0),
-        "wrote " + (dir / "heat")));
+    CHECK(contains(output_of({"predict", "--from", run, "--device", "cpu", "--explain",
+                              dir / "heat", dir / "x.png"}),
+                   "wrote " + (dir / "heat")));
     size_t pictures = 0;
     for (const auto& entry : std::filesystem::directory_iterator(dir / "heat"))
         pictures += entry.path().string().ends_with("x.png.heat.jpg");

@@ -1,12 +1,11 @@
 // What --tensorboard writes, src/run/tensorboard.h.
 #include "src/run/tensorboard.h"
 
-#include <nlohmann/json.hpp>
-
 #include "data/shard_writer.h"
 #include "src/base/protobuf.h"
 #include "src/run/run_log.h"
 #include "tests/event_files.h"
+#include "tests/jobs.h"
 
 using namespace convoy;
 using nlohmann::json;
@@ -78,18 +77,14 @@ TEST_CASE("tensorboard: a file that cannot be written costs a notice, not the ru
 TEST_CASE("program: curves of a resumed run have each step once, as TensorBoard reads them") {
     TempDir folder;
     const std::string run = folder / "run";
-    const auto train = [&](std::vector<std::string> words) {
-        const auto [status, output] = run_trainer(words);
-        CAPTURE(output);
-        REQUIRE(status == 0);
-    };
-    train({"--generated", "48", "--size", "16", "--batch", "8", "--epochs", "2", "--log-every", "1",
-           "--device", "cpu", "--tensorboard", "--out", run});
+    output_of(typed("--generated 48 --size 16 --batch 8 --epochs 2 --log-every 1 --device cpu "
+                    "--tensorboard --out") +
+              Words{run});
     CHECK(points(run + "/tb/train", "loss").size() == 10);
     CHECK(points(run + "/tb/val", "loss").size() == 2);
     std::filesystem::remove_all(run + "/step-00000010");  // steps 6 to 10 are done once more
     std::filesystem::remove(run + "/best");
-    train({"--resume", run, "--epochs", "3", "--device", "cpu"});
+    output_of({"--resume", run, "--epochs", "3", "--device", "cpu"});
     CHECK(points(run + "/tb/train", "loss").size() == 20);
     CHECK(files_of(run + "/tb/train").size() == 2);
     CHECK(step_of(events_of(files_of(run + "/tb/train")[1])[1]) == 6);

@@ -4,17 +4,15 @@
 
 #include <sys/ioctl.h>
 
-#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
 #include "src/base/text.h"
 #include "src/run/run_log.h"
-#include "tests/process.h"
+#include "tests/jobs.h"
 
 using namespace convoy;
 using nlohmann::json;
-using Words = std::vector<std::string>;
 
 namespace {
 
@@ -190,8 +188,8 @@ TEST_CASE("program: colours and widths are those of the terminal; a pipe gets ne
 TEST_CASE("program: --help-all has every exit status that there is, and no other") {
     TempDir folder;
     const std::string run = folder / "run";
-    const Words small = {"--generated", "48", "--batch",   "8", "--size", "16",
-                         "--epochs",    "1",  "--threads", "1", "--out",  run};
+    const Words small =
+        typed("--generated 48 --batch 8 --size 16 --epochs 1 --threads 1 --out") + Words{run};
     std::set<std::string> seen;
     const auto saw = [&](int status, int wanted) {
         CHECK(status == wanted);
@@ -200,8 +198,9 @@ TEST_CASE("program: --help-all has every exit status that there is, and no other
     saw(run_trainer(small).first, 0);
     saw(run_trainer({"eval", "--from", run, "--min-top1", "1", "--generated", "48"}).first, 3);
     Process train(folder, "train",
-                  {"--generated", "48", "--size", "16", "--epochs", "100000", "--log-every", "1",
-                   "--threads", "1", "--save-every", "0", "--out", folder / "endless"});
+                  typed("--generated 48 --size 16 --epochs 100000 --log-every 1 --threads 1 "
+                        "--save-every 0 --out") +
+                      Words{folder / "endless"});
     REQUIRE(train.wait_for("epoch 2/"));
     train.kill(SIGTERM);
     saw(train.wait(), 128 + SIGTERM);
@@ -233,10 +232,9 @@ TEST_CASE("program: --help-all has every exit status that there is, and no other
 TEST_CASE("program: --quiet leaves the answer, --verbose tells times") {
     TempDir folder;
     const std::string run = folder / "run";
-    const Words small = {"--generated", "48", "--batch",   "8", "--size", "16",
-                         "--epochs",    "1",  "--threads", "1", "--out",  run};
-    Words words = small;
-    words.push_back("--verbose");
+    const Words words =
+        typed("--generated 48 --batch 8 --size 16 --epochs 1 --threads 1 --verbose --out") +
+        Words{run};
     const auto [status, output] = on_terminal(100, words, {"CONVOY_SEED=3"});
     CAPTURE(output);
     CHECK(status == 0);
@@ -264,27 +262,23 @@ TEST_CASE("program: --json is JSON line by line, wherever a command prints a tab
         for (const std::string& line : lines_of(read_file(file))) all.push_back(json::parse(line));
         return all;
     };
-    const auto trained =  // with a notice, that there are no graphs here
-        events({"--generated", "48", "--batch", "8", "--size", "16", "--epochs", "2", "--threads",
-                "1", "--device", "cpu", "--out", run, "--json"});
-    std::vector<json> logged;
-    for (const std::string& line : lines_of(read_file(run + "/log.jsonl")))
-        logged.push_back(json::parse(line));
+    const Words train =
+        typed("--generated 48 --batch 8 --size 16 --epochs 2 --threads 1 --device cpu --json");
+    // With a notice, that there are no graphs here.
+    const auto trained = events(train + Words{"--out", run}), logged = read_log(run);
     CHECK(trained == logged);
     CHECK(logged.size() > 5);
     std::filesystem::create_directory(folder / "full");
     std::filesystem::create_symlink("/dev/full", folder / "full/log.jsonl");
-    const auto without =
-        events({"--generated", "48", "--batch", "8", "--size", "16", "--epochs", "1", "--threads",
-                "1", "--device", "cpu", "--out", folder / "full", "--json"});
+    const auto without = events(train + Words{"--out", folder / "full"});
     REQUIRE(!without.empty());
     CHECK(without.back()["event"] == "done");
     const auto models = events({"models", "--json"});
     CHECK(models.size() > 5);
     CHECK(models[0]["model"].is_string());
-    const auto found =
-        events({"tune", "--lr", "--generated", "48", "--batch", "8", "--size", "16", "--threads",
-                "1", "--steps", "40", "--out", folder / "lr", "--json"});
+    const auto found = events(typed("tune --lr --generated 48 --batch 8 --size 16 --threads 1 "
+                                    "--steps 40 --json --out") +
+                              Words{folder / "lr"});
     REQUIRE(!found.empty());
     CHECK(found.back()["event"] == "lr-find");
     CHECK(found.back().contains("suggestion"));

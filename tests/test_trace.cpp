@@ -4,14 +4,13 @@
 
 #include <zlib.h>
 
-#include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
 
 #include "kernels/backend.h"
 #include "src/run/trace_file.h"
+#include "tests/jobs.h"
 #include "tests/net_support.h"
-#include "tests/process.h"
 
 using namespace convoy;
 using nlohmann::json;
@@ -101,6 +100,13 @@ std::string trace_in(const std::string& folder, const std::string& begin = "trac
     }
     REQUIRE_MESSAGE(!found.empty(), "no trace in ", folder);
     return found;
+}
+
+Words endless_words(const std::string& out) {
+    return typed(
+               "--threads 1 --size 16 --batch 8 --generated 48 --epochs 100000 "
+               "CONVOY_PREFLIGHT=off --out") +
+           Words{out};
 }
 
 }  // namespace
@@ -312,23 +318,14 @@ TEST_CASE("program: --trace takes the first and the last of at most 100 steps") 
     for (const char* bad : {"3", ":", "3:", ":3", "0:2", "5:4", "1:101", "1:2x", "a:b", "1:2:3",
                             "-1:2", "99999999999999999999:3"})
         CHECK_FAILS(trace_steps(bad), "--trace cannot be '");
-    const auto [status, text] = run_trainer({"--generated", "24", "--trace", "7"});
-    CHECK(status == 1);
-    CHECK(contains(text, "error: --trace cannot be '7': it takes the first and the last"));
+    CHECK(contains(output_of({"--generated", "24", "--trace", "7"}, 1),
+                   "error: --trace cannot be '7': it takes the first and the last"));
 }
 
 TEST_CASE("program: --trace 3:5 on two ranks, SIGUSR2, and a rank that is lost") {
     TempDir folder;
-    const std::string coord = cat("127.0.0.1:", free_port());
-    Process rank1(folder, "rank1", {"--coord", coord, "--rank", "1", "--threads", "1"});
-    Process rank0(folder, "rank0", {"--coord",     coord,     "--rank",
-                                    "0",           "--world", "2",
-                                    "--threads",   "1",       "--size",
-                                    "16",          "--batch", "8",
-                                    "--generated", "48",      "--epochs",
-                                    "100000",      "--out",   folder / "run",
-                                    "--trace",     "3:5",     "CONVOY_PREFLIGHT=off",
-                                    "--shm",       "off"});
+    Cluster ranks(folder, 2, endless_words(folder / "run") + typed("--trace 3:5 --shm off"));
+    Process &rank0 = ranks[0], &rank1 = ranks[1];
     REQUIRE(rank0.wait_for("trace-3-5.json.gz"));
     const json asked = read_trace(folder / "run/trace-3-5.json.gz");
     CHECK(check_trace(asked) > 10);
@@ -376,18 +373,8 @@ TEST_CASE("program: --trace 3:5 on two ranks, SIGUSR2, and a rank that is lost")
 
 TEST_CASE("program: a stall leaves a trace of the rank that has the folder, and later of all") {
     TempDir folder;
-    const std::string coord = cat("127.0.0.1:", free_port());
-    Process rank1(folder, "rank1", {"--coord", coord, "--rank", "1", "--threads", "1"});
-    Process rank0(folder, "rank0", {"--coord",        coord,
-                                    "--rank",         "0",
-                                    "--world",        "2",
-                                    "--threads",      "1",
-                                    "--size",         "16",
-                                    "--batch",        "8",
-                                    "--generated",    "48",
-                                    "--epochs",       "100000",
-                                    "--out",          folder / "run",
-                                    "CONVOY_STALL=1", "CONVOY_PREFLIGHT=off"});
+    Cluster ranks(folder, 2, endless_words(folder / "run") + Words{"CONVOY_STALL=1"});
+    Process &rank0 = ranks[0], &rank1 = ranks[1];
     REQUIRE(rank0.wait_for("epoch 2/"));
     rank1.kill(SIGSTOP);
     REQUIRE(rank0.wait_for("trace of the last steps of this rank: "));
@@ -471,11 +458,9 @@ TEST_CASE("trace: copies beside a device's ops have slices of their own, and so 
 TEST_CASE("program: a device writes down when it worked, in order, and before it was waited for") {
     TempDir folder;
     const auto run = [&](const std::string& graph) {
-        const auto [status, text] =
-            run_trainer({"--generated", "24", "--size", "16", "--batch", "8", "--steps", "7",
-                         "--out", folder / graph, "--trace", "6:7", cat("CONVOY_GRAPH=", graph),
-                         "--device", on_gpu() ? "cuda" : "simt"});
-        REQUIRE_MESSAGE(status == 0, text);
+        output_of(typed("--generated 24 --size 16 --batch 8 --steps 7 --trace 6:7") +
+                  Words{"--out", folder / graph, cat("CONVOY_GRAPH=", graph), "--device",
+                        on_gpu() ? "cuda" : "simt"});
         return read_trace(folder / (graph + "/trace-6-7.json.gz"));
     };
     const json trace = run("off");
@@ -523,17 +508,16 @@ TEST_CASE(
     "program: a run that ends in --trace writes what there is; one that ends before says so") {
     TempDir folder;
     const auto run = [&](const char* steps, const std::string& out) {
-        return run_trainer({"--generated", "24", "--size", "16", "--batch", "8", "--steps", "4",
-                            "--out", folder / out, "--trace", steps, "--decode-threads", "2"});
+        return output_of(
+            typed("--generated 24 --size 16 --batch 8 --steps 4 --decode-threads 2 --trace") +
+            Words{steps, "--out", folder / out});
     };
-    const auto [status, text] = run("3:9", "in");
-    CHECK(status == 0);
+    run("3:9", "in");
     const json trace = read_trace(folder / "in/trace-3-4.json.gz");
     check_trace(trace);
     CHECK(steps_of(trace, 0) == std::set<int64_t>{3, 4});
-    CHECK(contains(run("5:9", "after").second, "--trace 5:9: no trace, the run had 4 steps"));
-    const auto [resumed, told] = run_trainer({"--resume", folder / "in", "--generated", "24",
-                                              "--steps", "6", "--trace", "1:3", "--quiet"});
-    CHECK(resumed == 0);
-    CHECK(contains(told, "--trace 1:3: no trace, the run begins after step 4"));
+    CHECK(contains(run("5:9", "after"), "--trace 5:9: no trace, the run had 4 steps"));
+    CHECK(contains(output_of(typed("--generated 24 --steps 6 --trace 1:3 --quiet --resume") +
+                             Words{folder / "in"}),
+                   "--trace 1:3: no trace, the run begins after step 4"));
 }

@@ -6,7 +6,7 @@
 
 #include "src/cli/commands.h"
 #include "src/plan/tune.h"
-#include "tests/process.h"
+#include "tests/jobs.h"
 
 using namespace convoy;
 
@@ -78,18 +78,11 @@ TEST_CASE("setups of a machine: one core first, never more threads than cores, n
 
 TEST_CASE("program: tune measures rank 0's model on a rank whose user gives no option") {
     TempDir folder;
-    const std::string port = cat("--coord=127.0.0.1:", free_port());
-    Process rank0(
-        folder, "rank0",
-        {"tune", port, "--rank=0", "--world=2", "--model=squeezenet1_1", "--size=32", "--batch=4",
-         "--minutes=0.01", "--threads=1", "--verbose", "--out=" + folder / "best"});
-    Process rank1(folder, "rank1",
-                  {"tune", port, "--rank=1", "--minutes=0.01", "--threads=1", "--verbose",
-                   "--out=" + folder / "best"});
-    CHECK(rank0.wait() == 0);
-    CHECK(rank1.wait() == 0);
-    CAPTURE(rank0.output());
-    for (const Process* rank : {&rank0, &rank1}) {
+    const Words both =
+        typed("tune --minutes=0.01 --threads=1 --verbose") + Words{"--out=" + folder / "best"};
+    Cluster ranks(folder, 2, both + typed("--model=squeezenet1_1 --size=32 --batch=4"), both);
+    ranks.end();
+    for (const auto& rank : ranks.all) {
         const std::string output = rank->output();
         CAPTURE(output);
         for (const char* word : {" model squeezenet1_1\n", " size 32\n", " batch 4\n"})
@@ -138,11 +131,8 @@ TEST_CASE("a race is won by the fastest exact setup; only those near it are meas
 TEST_CASE("program: tune measures until its minutes are over, and train takes what it wrote") {
     TempDir folder;
     const std::string file = folder / "best.settings";
-    const std::vector<std::string> words = {"tune",      "--model=tiny",   "--batch=8",
-                                            "--size=16", "--minutes=0.01", "--out=" + file};
-    auto [status, text] = run_trainer(words);
-    INFO(text);
-    CHECK(status == 0);
+    const std::string text = output_of(
+        typed("tune --model=tiny --batch=8 --size=16 --minutes=0.01") + Words{"--out=" + file});
     CHECK(contains(text, "--decode-threads 1 --threads 1"));
     CHECK(contains(text, "--minutes are over"));
     const std::string settings = read_file(file);
@@ -151,10 +141,8 @@ TEST_CASE("program: tune measures until its minutes are over, and train takes wh
     // Not what holds for generated images only.
     CHECK(!contains(settings, "augment"));
 
-    std::tie(status, text) = run_trainer({"--settings=" + file, "--steps=1", "--generated=48",
-                                          "--batch=4", "--out", folder / "run"});
-    INFO(text);
-    CHECK(status == 0);  // the command line wins over the file
+    output_of({"--settings=" + file, "--steps=1", "--generated=48", "--batch=4", "--out",
+               folder / "run"});  // the command line wins over the file
     CHECK(contains(read_file(folder / "run/log.jsonl"), "\"batch\":\"4\""));
 }
 
@@ -186,7 +174,5 @@ TEST_CASE("tune and --settings name the option, the file and the line that do no
         std::ofstream(file) << text;
         says({"--settings", file}, what);
     }
-    const auto [status, output] = run_trainer({"tune", "--model=nothing", "--out", folder / "x"});
-    CHECK(status == 1);
-    CHECK(contains(output, "'nothing'"));
+    CHECK(contains(output_of({"tune", "--model=nothing", "--out", folder / "x"}, 1), "'nothing'"));
 }
