@@ -9,7 +9,6 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
-#include <thread>
 
 #include "net/null_communicator.h"
 #include "src/base/text.h"
@@ -18,6 +17,7 @@
 #include "src/run/run_log.h"
 #include "src/train/stages.h"
 #include "tests/device.h"
+#include "tests/net_support.h"
 #include "tests/process.h"
 
 using namespace convoy;
@@ -87,9 +87,8 @@ struct Rank {
     Position at;
     std::vector<double> losses;
     std::vector<uint64_t> samples;
-    int64_t counted = 0;  // images in the sums
-    double lr_drop = 0;   // a step
-    bool ahead = true;    // batches travel beside the step before
+    double lr_drop = 0;  // a step
+    bool ahead = true;   // batches travel beside the step before
     std::function<void(Rank&)> before_step = [](Rank&) {};
 
     Rank(const Config& c, Communicator& comm, std::vector<double> shares)
@@ -137,9 +136,7 @@ struct Rank {
             const bool serves = config.sync != SyncKind::kRing || config.pipeline > 1;
             StepResult result = trainer->step(*batch, at, 0.05 - lr_drop * double(at.step), next);
             trainer->meet(result, {at.epoch, at.consumed, at.step + 1}, serves && steps == 1);
-            const Sums sums = result.of_all ? result.sums : Sums();
-            counted += sums.count;
-            losses.push_back(sums.mean_loss());
+            losses.push_back((result.of_all ? result.sums : Sums()).mean_loss());
             samples.insert(samples.end(), batch->samples.begin(), batch->samples.end());
             at.consumed += batch->global_wanted;
             ++at.step, --steps;
@@ -162,10 +159,8 @@ struct Outcome {
     double bytes_a_step = 0;        // sent by one rank
     std::vector<uint64_t> samples;  // of all ranks, sorted
     std::map<std::string, double> measured = {};
-    double norm = 0;  // of the last step's gradient
-    int64_t counted = 0;
+    double norm = 0;                   // of the last step's gradient
     std::vector<float> averaged = {};  // --ema
-    size_t activation_bytes = 0;       // of a pipeline's stage
 };
 
 Outcome train_in_threads(
@@ -173,54 +168,34 @@ Outcome train_in_threads(
     const std::function<void(Rank&)>& before_step = [](Rank&) {}) {
     const int world = int(shares.size());
     std::vector<Outcome> outcomes(shares.size());
-    std::vector<std::exception_ptr> errors(shares.size());
-    const uint16_t port = world > 1 ? free_port() : 0;
-    std::vector<std::thread> threads;
-    for (int r = 0; r < world; ++r)
-        threads.emplace_back([&, r] {
-            try {
-                Log log(std::tmpfile());
-                Job job;
-                if (world == 1) {
-                    job.communicator = make_single_rank();
-                } else {
-                    JoinOptions options;
-                    options.host = "127.0.0.1", options.port = port;
-                    options.rank = r, options.world = world;
-                    options.join_timeout = std::chrono::seconds(20);
-                    job = join(options, log);
-                }
-                Rank rank(config, *job.communicator, shares);
-                rank.before_step = before_step;
-                const uint64_t before = job.communicator->bytes_sent();
-                try {
-                    rank.train(steps);
-                } catch (const std::exception& error) {
-                    job.communicator->abort(error.what());
-                    throw;
-                }
-                const uint64_t sent = job.communicator->bytes_sent() - before;
-                const float* momentum = rank.optimizer->state()[0];
-                outcomes[size_t(r)] = {rank.losses,
-                                       rank.weights(),
-                                       rank.read(momentum, rank.model.params().trained_size),
-                                       double(sent) / std::max(steps, 1),
-                                       rank.samples,
-                                       rank.trainer->sync().measured(),
-                                       rank.trainer->gradient_norm(),
-                                       rank.counted};
-                outcomes[size_t(r)].activation_bytes = rank.trainer->activation_bytes();
-                rank.optimizer->swap_average(/*all=*/true);
-                outcomes[size_t(r)].averaged = rank.weights();
-                job.communicator->barrier();
-                job.communicator->leave();
-            } catch (...) {
-                errors[size_t(r)] = std::current_exception();
-            }
-        });
-    for (std::thread& thread : threads) thread.join();
-    for (const std::exception_ptr& error : errors)
-        if (error) std::rethrow_exception(error);
+    const auto train = [&](Job& job) {
+        Rank rank(config, *job.communicator, shares);
+        rank.before_step = before_step;
+        const uint64_t before = job.communicator->bytes_sent();
+        try {
+            rank.train(steps);
+        } catch (const std::exception& error) {
+            job.communicator->abort(error.what());
+            throw;
+        }
+        const uint64_t sent = job.communicator->bytes_sent() - before;
+        const float* momentum = rank.optimizer->state()[0];
+        Outcome& outcome = outcomes[size_t(job.communicator->rank())];
+        outcome = {rank.losses,
+                   rank.weights(),
+                   rank.read(momentum, rank.model.params().trained_size),
+                   double(sent) / std::max(steps, 1),
+                   rank.samples,
+                   rank.trainer->sync().measured(),
+                   rank.trainer->gradient_norm()};
+        rank.optimizer->swap_average(/*all=*/true);
+        outcome.averaged = rank.weights();
+        job.communicator->barrier();  // before this rank's servers end
+    };
+    Job alone;
+    alone.communicator = make_single_rank();
+    const auto usual = [](JoinOptions& options) { options.heartbeat = JoinOptions().heartbeat; };
+    world == 1 ? train(alone) : run_ranks(world, usual, train);
     for (int r = 1; r < world; ++r) {
         CHECK(outcomes[size_t(r)].losses == outcomes[0].losses);  // the same bits on all ranks
         if (config.pipeline > 1) {
@@ -670,17 +645,27 @@ TEST_CASE("--sync pipeline on the CUDA kernels, and with bf16 between the stages
     CHECK_CLOSE(simt.weights, one.weights, 2e-4);
 }
 
-TEST_CASE("--sync pipeline: a NaN in one stage keeps all of them from updating") {
-    Config config = small_config();
-    config.pipeline = 2, config.micro = 4, config.split = "r.c2";
-    const auto spoil = [](Rank& rank) {
-        Params& params = rank.model.params();
-        if (rank.communicator.rank() == 1 && rank.at.step == 2)
-            params.weights[params.find("c3.weight")->offset] = NAN;
-    };
-    // Rank 0, whose gradients are finite, or not by what came back, says what rank 1 found.
-    CHECK_THROWS_WITH(train_in_threads(config, {1, 1}, 5, spoil),
-                      doctest::Contains("step 2: NaN or infinity in the gradient of "));
+TEST_CASE("a NaN on one rank keeps all from updating, and all name the step: servers, stages") {
+    Config server = small_config(), stages = small_config();
+    server.sync = SyncKind::kServer, server.servers = 2;
+    stages.pipeline = 2, stages.micro = 4, stages.split = "r.c2";
+    const struct {
+        Config config;
+        std::vector<double> shares;
+        const char *spoils, *message;
+    } cases[] = {
+        {server, {1, 1, 1}, "c1.weight", "step 2: NaN or infinity in the"},
+        // Rank 0, whose gradients are finite, or not by what came back, says what rank 1 found.
+        {stages, {1, 1}, "c3.weight", "step 2: NaN or infinity in the gradient of "}};
+    for (const auto& [config, shares, spoils, message] : cases) {
+        CAPTURE(spoils);
+        const auto spoil = [name = spoils](Rank& rank) {
+            Params& params = rank.model.params();
+            if (rank.communicator.rank() == 1 && rank.at.step == 2)
+                params.weights[params.find(name)->offset] = NAN;
+        };
+        CHECK_THROWS_WITH(train_in_threads(config, shares, 5, spoil), doctest::Contains(message));
+    }
 }
 
 TEST_CASE("stages: cut where the longest is shortest, never before a batch norm; by name") {
@@ -705,18 +690,6 @@ TEST_CASE("stages: cut where the longest is shortest, never before a batch norm;
     CHECK_THROWS_WITH(named_cuts("c1,", outline, 3), doctest::Contains("a name is missing"));
     const auto new_backend = [] { return make_backend("cpu", {.threads = 1}); };
     CHECK(time_layers(kNet, {"net", 3, 16, 1, ""}, new_backend, 4).size() == 11);
-}
-
-TEST_CASE("--sync server: a NaN on one rank ends all, and names step and layer") {
-    Config config = small_config();
-    config.sync = SyncKind::kServer, config.servers = 2;
-    const auto spoil = [](Rank& rank) {
-        Params& params = rank.model.params();
-        if (rank.communicator.rank() == 1 && rank.at.step == 2)
-            params.weights[params.find("c1.weight")->offset] = NAN;
-    };
-    CHECK_THROWS_WITH(train_in_threads(config, {1, 1, 1}, 5, spoil),
-                      doctest::Contains("step 2: NaN or infinity in the"));
 }
 
 TEST_CASE("bytes on the wire are those of the formulas, as buckets and as factors") {
