@@ -1,6 +1,7 @@
 #include "net/wire.h"
 
 #include <cstring>
+#include <tuple>
 
 #include "src/base/text.h"
 #include "tests/support.h"
@@ -19,26 +20,23 @@ static std::string body_of(const std::string& message) { return message.substr(k
 
 TEST_CASE("wire: a text for people is one line of a kilobyte") {
     const std::string long_one = "bye\nerror: rank 7 was lost" + std::string(3'000'000, 'x');
-    const auto body = [](const std::string& message) { return message.substr(wire::kHeaderBytes); };
-    const std::string why =
-        wire::decode<wire::Abort>(body(wire::encode(wire::Abort{-1, long_one}))).why;
+    const std::string why = decode<Abort>(body_of(encode(Abort{-1, long_one}))).why;
     CHECK(why.starts_with("bye?error: rank 7"));
     CHECK(why.size() < 1'200);
-    CHECK(wire::decode_text(body(wire::encode_text(wire::Type::notice, long_one))) == why);
+    CHECK(decode_text(body_of(encode_text(wire::Type::notice, long_one))) == why);
     // Escaped it is longer, and is cut between two characters; it is passed on as it was taken.
     std::string strange = std::string(1'090, 'x') + "\x80";
     for (int i = 0; i < 400; ++i) strange += i % 2 ? "\x90" : "€";
     for (const std::string& text : {strange, std::string(1'000, '\x80')}) {
-        const std::string taken =
-            wire::decode_text(body(wire::encode_text(wire::Type::notice, text)));
+        const std::string taken = decode_text(body_of(encode_text(wire::Type::notice, text)));
         CHECK(cut_text(taken, 1'200) == taken);
         CHECK(is_utf8(taken));
-        CHECK(wire::decode_text(body(wire::encode_text(wire::Type::notice, taken))) == taken);
+        CHECK(decode_text(body_of(encode_text(wire::Type::notice, taken))) == taken);
     }
-    wire::Offer offer;
+    Offer offer;
     offer.peers.resize(1);
     offer.what = long_one;
-    CHECK(wire::decode<wire::Offer>(body(wire::encode(offer))).what == long_one);
+    CHECK(decode<Offer>(body_of(encode(offer))).what == long_one);
 }
 
 TEST_CASE("a header is laid out as the table in wire.h says") {
@@ -50,110 +48,79 @@ TEST_CASE("a header is laid out as the table in wire.h says") {
     CHECK(std::memcmp(head, want, kHeaderBytes) == 0);
 }
 
+// The message as it arrives.
+template <class M>
+static M arrived(const M& message) {
+    const std::string bytes = encode(message);
+    CHECK(header_of(bytes).type == M::kType);
+    CHECK(header_of(bytes).length == bytes.size() - kHeaderBytes);
+    return decode<M>(body_of(bytes), header_of(bytes).generation);
+}
+// fields: returns a tuple of a message's fields.
+static void check_arrives(const auto& message, auto fields) {
+    CHECK(fields(arrived(message)) == fields(message));
+}
+
 TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE, HEALTH and EDGE come back as they were sent") {
-    Join join{2,
-              4,
-              77,
-              250,
-              {.bf16 = true, .elastic = true, .min_world = 3, .stall_ms = 9000, .shm = true},
-              "nodeA",
-              "10.0.0.7:29401",
-              5,
-              {{"batch", "64"}, {"model", "resnet18"}}};
-    const Join join2 = decode<Join>(body_of(encode(join)));
-    CHECK(join2.rank == 2);
-    CHECK(join2.world == 4);
-    CHECK(join2.serves == 77);
-    CHECK(join2.heartbeat_ms == 250);
-    CHECK(join2.rules.stall_ms == 9000);
-    CHECK(join2.rules.bf16);
-    CHECK(join2.rules.elastic);
-    CHECK(!join2.rules.alone);
-    CHECK(join2.rules.min_world == 3);
-    CHECK(join2.rules.shm);
-    CHECK(join2.process == 5);
-    CHECK(join2.host == "nodeA");
-    CHECK(join2.address == "10.0.0.7:29401");
-    CHECK(join2.settings == join.settings);
-
-    const Rules rules{.bf16 = true};
-    Welcome welcome{99, 3, 1, 2, 0, rules, {{"a", "x:1", 8}, {"b", "y:2", 9}}, {1, 0}, "gone"};
-    const std::string sent = encode(welcome);
-    CHECK(header_of(sent).type == wire::Type::welcome);
-    CHECK(header_of(sent).length == sent.size() - kHeaderBytes);
-    const Welcome welcome2 = decode<Welcome>(body_of(sent), header_of(sent).generation);
-    CHECK(welcome2.job == 99);
-    CHECK(welcome2.generation == 3);
-    CHECK(welcome2.rank == 1);
-    CHECK(welcome2.world == 2);
-    CHECK(welcome2.server == 0);
-    CHECK(welcome2.rules.bf16);
-    CHECK(welcome2.peers[1].process == 9);
-    CHECK(welcome2.why == "gone");
-    CHECK(welcome2.peers[1].host == "b");
-    CHECK(welcome2.peers[1].address == "y:2");
-    CHECK(welcome2.ring == welcome.ring);
-
-    const Heartbeat beat =
-        decode<Heartbeat>(body_of(encode(Heartbeat{812, 9, 8, 12345, 40'000, "backward"})));
-    CHECK(beat.step == 812);
-    CHECK(beat.begun == 9);
-    CHECK(beat.done == 8);
-    CHECK(beat.moved == 12345);
-    CHECK(beat.phase_ms == 40'000);
-    CHECK(beat.phase == "backward");
-
-    const Abort abort = decode<Abort>(body_of(encode(Abort{2, "out of memory", End::ring, 4})));
-    CHECK(abort.lost == 2);
-    CHECK(abort.why == "out of memory");
-    CHECK(abort.end == End::ring);
-    std::string neverending = encode(Abort{2, "", End(7), 4});
-    CHECK_FAILS(decode<Abort>(body_of(neverending)), "ends nothing that there is");
-    const Offer offer = decode<Offer>(
-        body_of(encode(Offer{5, 1, {.min_world = 3}, {{"h", "a:1", 7}, {"i", "b:2", 8}}, "{}", 4})),
-        4);
-    CHECK(offer.job == 5);
-    CHECK(offer.server == 1);
-    CHECK(offer.rules.min_world == 3);
-    CHECK(offer.peers[1].address == "b:2");
-    CHECK(offer.what == "{}");
-    CHECK(offer.generation == 4);
+    using std::tuple;
+    const auto rules = [](const Rules& r) {
+        return tuple(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.shm);
+    };
+    const Join join{2,
+                    4,
+                    77,
+                    250,
+                    {.bf16 = true, .elastic = true, .min_world = 3, .stall_ms = 9000, .shm = true},
+                    "nodeA",
+                    "10.0.0.7:29401",
+                    5,
+                    {{"batch", "64"}, {"model", "resnet18"}}};
+    check_arrives(join, [&](const Join& m) {
+        return tuple(m.rank, m.world, m.serves, m.heartbeat_ms, rules(m.rules), m.host, m.address,
+                     m.process, m.settings);
+    });
+    const std::vector<Member> peers = {{"a", "x:1", 8}, {"b", "y:2", 9}};
+    const auto second = [](const std::vector<Member>& all) {
+        REQUIRE(all.size() == 2);
+        return tuple(all[1].host, all[1].address, all[1].process);
+    };
+    check_arrives(Welcome{99, 3, 1, 2, 0, {.bf16 = true}, peers, {1, 0}, "gone"},
+                  [&](const Welcome& m) {
+                      return tuple(m.job, m.generation, m.rank, m.world, m.server, rules(m.rules),
+                                   second(m.peers), m.ring, m.why);
+                  });
+    check_arrives(Heartbeat{812, 9, 8, 12345, 40'000, "backward"}, [](const Heartbeat& m) {
+        return tuple(m.step, m.begun, m.done, m.moved, m.phase_ms, m.phase);
+    });
+    check_arrives(Abort{2, "out of memory", End::ring, 4},
+                  [](const Abort& m) { return tuple(m.lost, m.why, m.end); });
+    CHECK_FAILS(decode<Abort>(body_of(encode(Abort{2, "", End(7), 4}))),
+                "ends nothing that there is");
+    check_arrives(Offer{5, 1, {.min_world = 3}, peers, "{}", 4}, [&](const Offer& m) {
+        return tuple(m.job, m.server, rules(m.rules), second(m.peers), m.what, m.generation);
+    });
     CHECK_FAILS(decode<Offer>(body_of(encode(Offer{5, 1, {}, {{"h", "a:1", 7}}}))),
                 "has 1 peers, and rank 1 as the coordinator");
     Join again = join;
     again.address = std::string(256, 'x');
     CHECK_FAILS(decode<Join>(body_of(encode(again))), "more than 255 bytes");
     again.address = "a:1\nb";
+    CHECK(arrived(again).address == "a:1?b");
     again.job = 5, again.step = 811, again.why = "cut", again.newcomer = true;
-    again.open = 77, again.open_generation = 3;
+    again.open = 77, again.open_generation = 3, again.generation = 4;
     again.maybe_open = {{78, 4, {8, 9}}, {79, 5, {8}}};
-    const Join again2 = decode<Join>(body_of(encode(again)), 4);
-    CHECK(again2.address == "a:1?b");
-    CHECK(again2.job == 5);
-    CHECK(again2.step == 811);
-    CHECK(again2.why == "cut");
-    CHECK(again2.newcomer);
-    CHECK(again2.generation == 4);
-    CHECK(again2.open == 77);
-    CHECK(again2.open_generation == 3);
-    REQUIRE(again2.maybe_open.size() == 2);
-    CHECK(again2.maybe_open[0].members == std::vector<uint64_t>{8, 9});
-    CHECK(again2.maybe_open[1].id == 79);
-    CHECK(again2.maybe_open[1].generation == 5);
+    check_arrives(again, [](const Join& m) {
+        REQUIRE(m.maybe_open.size() == 2);
+        return tuple(m.job, m.step, m.why, m.newcomer, m.generation, m.open, m.open_generation,
+                     m.maybe_open[0].members, m.maybe_open[1].id, m.maybe_open[1].generation);
+    });
     again.maybe_open[1].members.resize(kMostAttempted);
     CHECK(encode(again).size() < kJoinLimit);
-    const Refuse refuse = decode<Refuse>(body_of(encode(Refuse{true, "busy", true})));
-    CHECK(refuse.again);
-    CHECK(refuse.why == "busy");
-    CHECK(refuse.no_job);
-    const Health health = decode<Health>(body_of(encode(Health{true, "rank 1 of 4", 5, 6})));
-    CHECK(health.healthy);
-    CHECK(health.text == "rank 1 of 4");
-    CHECK(health.process == 5);
-    const Edge edge = decode<Edge>(body_of(encode(Edge{5, 1, 0, 3})));
-    CHECK(edge.job == 5);
-    CHECK(edge.from == 1);
-    CHECK(edge.to == 0);
+    check_arrives(Refuse{true, "busy", true},
+                  [](const Refuse& m) { return tuple(m.again, m.why, m.no_job); });
+    check_arrives(Health{true, "rank 1 of 4", 5, 6},
+                  [](const Health& m) { return tuple(m.healthy, m.text, m.process); });
+    check_arrives(Edge{5, 1, 0, 3}, [](const Edge& m) { return tuple(m.job, m.from, m.to); });
 }
 
 TEST_CASE("a header of other bytes, another version, an unknown type or too long is refused") {
