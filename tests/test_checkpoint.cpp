@@ -206,16 +206,6 @@ TEST_CASE_FIXTURE(Fixture, "checkpoint: a run that was copied, links as folders,
     CHECK(load().meta.position.step == 40);
 }
 
-TEST_CASE_FIXTURE(Fixture, "checkpoint: remains of a killed save are no checkpoint, and go away") {
-    save(10);
-    fs::create_directories(folder.path() / "step-00000020.writing-1");
-    std::ofstream(folder.path() / "step-00000020.writing-1/model.safetensors") << "half";
-    fs::create_directories(folder.path() / "step-00000030");  // renamed, but empty
-    CHECK(load().meta.position.step == 10);
-    save(40);
-    CHECK(!fs::exists(folder.path() / "step-00000020.writing-1"));
-}
-
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // call_hooks.h
 TEST_CASE_FIXTURE(Fixture,
                   "checkpoint: while too many files are open, a save waits for two seconds") {

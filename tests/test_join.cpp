@@ -1,19 +1,13 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include "src/plan/tune.h"  // free_port
 #include "tests/call_hooks.h"
 #include "tests/fake_rank.h"
 
 namespace convoy {
 
 using std::chrono::milliseconds;
-
-// A port where nobody listens just now.
-static uint16_t free_port() {
-    asio::io_context io;
-    tcp::acceptor acceptor(io, {asio::ip::make_address("127.0.0.1"), 0});
-    return acceptor.local_endpoint().port();
-}
 
 // Something that is no trainer, which sends `answer` to whoever connects.
 class Impostor {

@@ -304,46 +304,6 @@ TEST_CASE("prefetch is bounded by the slots: no sample is read before there is r
     CHECK(source->reads == 30);
 }
 
-TEST_CASE("max_share holds every share of every slice up to the batch") {
-    for (const std::vector<double>& shares :
-         {std::vector<double>{1, 1, 1, 1}, {5, 3, 2, 0}, {1, 2, 4}, {0.3, 0.3, 0.4}})
-        for (int64_t batch : {1, 2, 6, 7, 32, 100})
-            for (int rank = 0; rank < int(shares.size()); ++rank) {
-                const int64_t most = Loader::max_share(options(batch, 1, true, shares, rank));
-                for (int64_t count = 1; count <= batch; ++count)
-                    CHECK(share_of(count, shares, rank).size() <= most);
-            }
-}
-
-TEST_CASE("flip mirrors the pixels, and both sides of the coin come up") {
-    const auto source = pictures(40);
-    Preprocess how = small();
-    how.augment = Augment::resize;
-    Rig rig(source, options(8, 2), 2, how);
-    int flipped = 0;
-    for (const auto& [sample, row] : read_epoch(rig, *source, 0)) {
-        // The same picture turned round by hand, then resized without chance, by another path.
-        std::vector<uint8_t> bytes;
-        source->read(sample, bytes);
-        Image image = decoded(bytes);
-        if (flips(Flip::random, how.seed, 0, sample)) {
-            ++flipped;
-            for (int h = 0; h < image.H; ++h)
-                for (int w = 0; w < image.W / 2; ++w)
-                    for (int c = 0; c < 3; ++c)
-                        std::swap(image.pixels[size_t((h * image.W + w) * 3 + c)],
-                                  image.pixels[size_t((h * image.W + image.W - 1 - w) * 3 + c)]);
-        }
-        const float scale[] = {how.scale(0), how.scale(1), how.scale(2)};
-        const float bias[] = {how.bias(0), how.bias(1), how.bias(2)};
-        std::vector<float> want(kRow);
-        Resizer().run(image, {kSize, kSize, {0, 0, kSize, kSize}, false}, scale, bias, want.data());
-        CHECK_CLOSE(row, want, 1e-5);
-    }
-    CHECK(flipped > 8);
-    CHECK(flipped < 32);
-}
-
 TEST_CASE("rows of a grey rectangle are grey, as high and wide as the model says") {
     const auto source = pictures(6);
     Preprocess how({12, 20, 1});

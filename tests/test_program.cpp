@@ -448,67 +448,49 @@ constexpr const char* kSizeOfThree = "32";  // a tenth of the speed
 #else
 constexpr const char* kSizeOfThree = "64";
 #endif
-// A job of three ranks that trains for 240 steps, which take a few seconds.
-struct ThreeRanks {
-    TempDir folder;
-    const uint16_t port = free_port();
-    std::vector<std::unique_ptr<Process>> ranks;
-
-    std::string run(int rank) const { return folder / cat("run", rank); }
-    ThreeRanks() {
-        for (int rank = 0; rank < 3; ++rank) {
-            Words words = {"--threads", "1", "--log-every", "1"};
-            if (rank == 0)
-                // However a batch is cut, its groups for batch norm are the same; and with so low a
-                // learning rate roundings do not grow.
-                words = small({"--world", "3", "--epochs", "60", "--save-every", "0", "--log-every",
-                               "1", "--size", kSizeOfThree, "--batch", "12", "--bn-group", "1",
-                               "--lr", "0.0005", "--generated", "57"});
-            ranks.push_back(std::make_unique<Process>(
-                folder, cat("rank", rank),
-                words + Words{"--coord", at(port), "--rank", cat(rank), "--out", run(rank)}));
-        }
-    }
-    // By step, of whichever rank wrote it down.
-    std::map<int, double> losses() const {
-        std::map<int, double> losses;
-        for (int rank = 0; rank < 3; ++rank)
-            for (const json& event : read_log(run(rank)))
-                if (event["event"] == "step") losses[event["step"]] = event["loss"];
-        return losses;
-    }
-};
 
 TEST_CASE(
     "program: --join before the job stands, to a rank that is not the coordinator, and twice") {
-    ThreeRanks job;
-    Process third(job.folder, "third", {"--join", "--coord", at(job.port), "--threads", "1"});
+    // However a batch is cut, its groups for batch norm are the same; and with so low a learning
+    // rate roundings do not grow. 240 steps take a few seconds.
+    const Words words = small(typed("--epochs 60 --save-every 0 --log-every 1 --batch 12 "
+                                    "--bn-group 1 --lr 0.0005 --generated 57 --size") +
+                              Words{kSizeOfThree});
+    TempDir folder, calm;
+    Cluster job(folder, 3, words + Words{"--out", folder / "run"});
+    Process third(folder, "third", {"--join", "--coord", at(job.port), "--threads", "1"});
     CHECK(third.wait_for(") joined; 4 ranks go on from step ", 30));
     const std::string text = third.output(), name = "rank 3 (";
     std::string address = text.substr(text.find(name) + name.size());
     address = address.substr(0, address.find(')'));
     // Without --join and a number too.
-    Process fourth(job.folder, "fourth", {"--coord", address, "--threads", "1"});
+    Process fourth(folder, "fourth", {"--coord", address, "--threads", "1"});
     CHECK(fourth.wait_for(") joined; 5 ranks go on from step ", 30));
     CHECK(contains(output_of({"--coord", address, "--rank", "1", "--join-timeout", "0.5"}, 1),
                    cat("not of the coordinator, which is at ", at(job.port))));
     third.kill(SIGKILL);
     CHECK(fourth.wait_for("rank 3 (", 30));
-    for (auto& rank : job.ranks) CHECK(rank->wait(180) == 0);
+    for (auto& rank : job.all) CHECK(rank->wait(180) == 0);
     CHECK(fourth.wait(180) == 0);
-    CAPTURE(job.ranks[0]->output());
+    CAPTURE(job[0].output());
     CAPTURE(fourth.output());
     std::vector<int> worlds;
-    for (const json& event : read_log(job.run(0)))
+    for (const json& event : read_log(folder / "run"))
         if (event["event"] == "regroup") worlds.push_back(event["ranks"]);
     CHECK(worlds == std::vector{4, 5, 4});
-    ThreeRanks undisturbed;
-    for (auto& rank : undisturbed.ranks) REQUIRE(rank->wait(180) == 0);
-    const std::map<int, double> losses = job.losses(), want = undisturbed.losses();
+    Cluster undisturbed(calm, 3, words + Words{"--out", calm / "run"});
+    for (auto& rank : undisturbed.all) REQUIRE(rank->wait(180) == 0);
+    const auto losses = [](const std::string& run) {  // by step
+        std::map<int, double> all;
+        for (const json& event : read_log(run))
+            if (event["event"] == "step") all[event["step"]] = event["loss"];
+        return all;
+    };
+    const std::map<int, double> got = losses(folder / "run"), want = losses(calm / "run");
     REQUIRE(want.size() == 240);
     for (const auto& [step, loss] : want) {
         CAPTURE(step);
-        CHECK(std::abs(losses.at(step) - loss) < 0.002);
+        CHECK(std::abs(got.at(step) - loss) < 0.002);
     }
 }
 

@@ -31,17 +31,6 @@ TEST_CASE("a roster says who is missing") {
     CHECK(roster.status() == "2 of 4 joined, missing rank 2, 3");
 }
 
-TEST_CASE("two members that want the same rank: the second is refused, both are named") {
-    Roster roster(3, 1, {});
-    CHECK(roster.add(0, join_of(2, 3, "a", "10.0.0.5:29400")).empty());
-    const auto refused = roster.add(1, join_of(2, 3, "b", "10.0.0.9:29400"));
-    REQUIRE(refused.size() == 1);
-    CHECK(refused[0].id == 1);
-    CHECK(contains(refused[0].why, "10.0.0.5:29400"));
-    CHECK(contains(refused[0].why, "10.0.0.9:29400"));
-    CHECK(roster.status().starts_with("1 of 3 joined"));
-}
-
 TEST_CASE("a member that claims to be the process of another is refused") {
     Roster roster(3, 1, {});
     wire::Join join = join_of(0, 3, "a", "a:1");

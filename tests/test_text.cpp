@@ -43,14 +43,6 @@ TEST_CASE("text: a byte order mark at the start of a file is not read") {
     CHECK_THROWS_AS(access_of(config), Error);
 }
 
-TEST_CASE("text: the nearest word is what was meant, and none if nothing is close") {
-    CHECK(nearest("--bach", {"--batch", "--size"}) == "--batch");
-    CHECK(nearest("--batchsize", {"--batch", "--classes"}) == "--batch");
-    CHECK(nearest("trian", {"eval", "train"}) == "train");
-    CHECK(nearest("zzzzzz", {"eval", "train"}).empty());
-    CHECK(edit_distance("kitten", "sitting") == 3);
-}
-
 TEST_CASE("the median of an even count is the mean of the two in the middle") {
     CHECK(median({7, 1, 5}) == 5);
     CHECK(median({9, 1, 2, 4}) == 3);

@@ -163,6 +163,21 @@ struct Outcome {
     std::vector<float> averaged = {};  // --ema
 };
 
+// A rank that goes on from a checkpoint of `from`.
+std::unique_ptr<Rank> resumed(Rank& from) {
+    TempDir folder;
+    const ModelCard card{"net", kNet, 16, {"circle", "square", "triangle"}, {0, 0, 0}, {1, 1, 1}};
+    Log log(std::tmpfile());
+    save_checkpoint(folder.path(), {from.at, -1, from.optimizer->steps_done, 5, {}}, card,
+                    from.model, *from.optimizer, *from.backend, false, 3, log);
+    auto rank = std::make_unique<Rank>(from.config, from.communicator, std::vector<double>{1});
+    const Checkpoint checkpoint = load_checkpoint(folder.path(), log);
+    CHECK(checkpoint.meta.data_fingerprint == 5);
+    restore(checkpoint, rank->model, *rank->optimizer, *rank->backend);
+    rank->at = checkpoint.meta.position;
+    return rank;
+}
+
 Outcome train_in_threads(
     const Config& config, std::vector<double> shares, int steps,
     const std::function<void(Rank&)>& before_step = [](Rank&) {}) {
@@ -898,49 +913,15 @@ TEST_CASE("a run that stops, is saved and goes on ends with the same bits") {
     Rank whole(config, *alone, {1});
     whole.train(6);
 
-    TempDir folder;
-    ModelCard card{"net", kNet, 16, {"circle", "square", "triangle"}, {0, 0, 0}, {1, 1, 1}};
     Rank first(config, *alone, {1});
     first.train(3);  // in the middle of the second epoch
     CHECK(first.at.consumed > 0);
-    Log log(std::tmpfile());
-    save_checkpoint(folder.path(), {first.at, -1, first.optimizer->steps_done, 5, {}}, card,
-                    first.model, *first.optimizer, *first.backend, false, 3, log);
-
-    Rank second(config, *alone, {1});
-    const Checkpoint checkpoint = load_checkpoint(folder.path(), log);
-    CHECK(checkpoint.meta.data_fingerprint == 5);
-    restore(checkpoint, second.model, *second.optimizer, *second.backend);
-    second.at = checkpoint.meta.position;
-    second.train(3);
-    CHECK(second.weights() == whole.weights());
-    second.optimizer->swap_average(), whole.optimizer->swap_average();
-    CHECK(second.weights() == whole.weights());
-    CHECK(second.losses == std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
-
-    // On two ranks the rest of the epoch is the rest of the epoch: each sample once.
-    Rank rest(config, *alone, {1});
-    rest.at = checkpoint.meta.position;
-    std::vector<uint64_t> seen(
-        first.samples.begin() + long(first.samples.size()) - first.at.consumed,
-        first.samples.end());
-    for (int r = 0; r < 2; ++r) {
-        LoaderOptions options;
-        options.batch = 40, options.shares = {1, 1}, options.rank = r;
-        std::vector<float*> slots = {rest.backend->alloc_host(20 * 16 * 16 * 3)};
-        Preprocess how;
-        how.size = 16, how.seed = uint64_t(config.seed);
-        Loader loader(rest.data.train, how, options, slots);
-        loader.start(uint32_t(rest.at.epoch), rest.at.consumed);
-        while (Batch* batch = loader.next()) {
-            seen.insert(seen.end(), batch->samples.begin(), batch->samples.end());
-            loader.release(batch);
-        }
-    }
-    std::sort(seen.begin(), seen.end());
-    std::vector<uint64_t> every(rest.data.train->size());
-    for (size_t i = 0; i < every.size(); ++i) every[i] = i;
-    CHECK(seen == every);
+    const auto second = resumed(first);
+    second->train(3);
+    CHECK(second->weights() == whole.weights());
+    second->optimizer->swap_average(), whole.optimizer->swap_average();
+    CHECK(second->weights() == whole.weights());
+    CHECK(second->losses == std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
 }
 
 TEST_CASE("a step with a NaN leaves weights, statistics and optimizer as they were" *
@@ -1003,15 +984,7 @@ TEST_CASE("a recorded step trains as one that runs op by op: the same bits, what
             rank->ahead = graph == std::string("on");
             rank->train(steps);
             if (!in_two_runs) return rank;
-            TempDir folder;
-            const ModelCard card{"net", kNet, 16, {"a", "b", "c"}, {0, 0, 0}, {1, 1, 1}};
-            Log log(std::tmpfile());
-            save_checkpoint(folder.path(), {rank->at, -1, rank->optimizer->steps_done, 5, {}}, card,
-                            rank->model, *rank->optimizer, *rank->backend, false, 3, log);
-            auto rest = std::make_unique<Rank>(config, *alone, std::vector<double>{1});
-            const Checkpoint checkpoint = load_checkpoint(folder.path(), log);
-            restore(checkpoint, rest->model, *rest->optimizer, *rest->backend);
-            rest->at = checkpoint.meta.position;
+            auto rest = resumed(*rank);
             rest->lr_drop = rank->lr_drop;
             rest->train(all - steps);
             rest->losses.insert(rest->losses.begin(), rank->losses.begin(), rank->losses.end());
