@@ -98,15 +98,24 @@ std::string sum_and_tell(Job& job) {
 
 using Processes = std::vector<std::unique_ptr<HostProcess>>;
 
-// An elastic job, a rank on each host; it stands when this returns.
-Processes start_elastic(const Hosts& hosts, int world, const std::function<std::string(Job&)>& work,
-                        milliseconds join_timeout = milliseconds(15'000)) {
+using Work = std::function<std::string(Job&)>;
+
+// A rank on each host.
+Processes start(const Hosts& hosts, const std::string& coordinator, const Work& work, int world = 3,
+                bool elastic = false, milliseconds join_timeout = milliseconds(15'000)) {
     Processes ranks;
     for (int rank = 0; rank < world; ++rank) {
-        JoinOptions options = options_for(rank, "10.77.0.1");
-        options.world = world, options.elastic = true, options.join_timeout = join_timeout;
+        JoinOptions options = options_for(rank, coordinator);
+        options.world = world, options.elastic = elastic, options.join_timeout = join_timeout;
         ranks.push_back(std::make_unique<HostProcess>(hosts, rank + 1, options, work));
     }
+    return ranks;
+}
+// A job that stands when this returns.
+Processes start_elastic(const Hosts& hosts, int world, const Work& work,
+                        milliseconds join_timeout = milliseconds(15'000),
+                        const std::string& coordinator = "10.77.0.1") {
+    Processes ranks = start(hosts, coordinator, work, world, /*elastic=*/true, join_timeout);
     for (auto& rank : ranks) rank->await(cat(world, " of ", world, " joined"));
     return ranks;
 }
@@ -156,13 +165,10 @@ TEST_CASE("three hosts join in spite of a decoy interface and of a name that mea
 TEST_CASE("hosts join over IPv6 alone") {
     Hosts hosts(3);
     if (!hosts.made()) return;
-    HostProcess rank0(hosts, 1, options_for(0, "fd77::1"), sum_and_tell);
-    HostProcess rank1(hosts, 2, options_for(1, "fd77::1"), sum_and_tell);
-    HostProcess rank2(hosts, 3, options_for(2, "fd77::1"), sum_and_tell);
-    CHECK(contains(rank1.await("result:"),
+    const Processes ranks = start(hosts, "fd77::1", sum_and_tell);
+    CHECK(contains(ranks[1]->await("result:"),
                    "sum 6 [fd77::1]:29400 [fd77::2]:29400 [fd77::3]:29400 ports 1"));
-    CHECK(contains(rank0.await("result:"), "sum 6"));
-    CHECK(contains(rank2.await("result:"), "sum 6"));
+    for (const int rank : {0, 2}) CHECK(contains(ranks[size_t(rank)]->await("result:"), "sum 6"));
 }
 
 TEST_CASE("a way between two ranks that is not the one meant is named; one that is barred too") {
@@ -175,22 +181,18 @@ TEST_CASE("a way between two ranks that is not the one meant is named; one that 
     REQUIRE(hosts.run(2, "ip route add 10.77.0.3/32 dev eth1"));
     REQUIRE(hosts.run(3, "ip route add 10.77.0.2/32 dev eth1"));
     {
-        HostProcess rank0(hosts, 1, options_for(0, "10.77.0.1"), sum_and_tell);
-        HostProcess rank1(hosts, 2, options_for(1, "10.77.0.1"), sum_and_tell);
-        HostProcess rank2(hosts, 3, options_for(2, "10.77.0.1"), sum_and_tell);
-        CHECK(contains(rank1.await("leaves by"),
-                       "traffic to rank 2 (10.77.0.3:29400) leaves by eth1, not by eth0 like "
-                       "traffic to the coordinator"));
-        CHECK(contains(rank2.await("leaves by"),
-                       "traffic to rank 1 (10.77.0.2:29400) leaves by eth1, not by eth0 like "
-                       "traffic to the coordinator"));
-        CHECK(contains(rank0.await("result:"), "sum 6"));
+        const Processes ranks = start(hosts, "10.77.0.1", sum_and_tell);
+        for (const int rank : {1, 2}) {
+            const int other = 3 - rank;
+            CHECK(contains(ranks[size_t(rank)]->await("leaves by"),
+                           cat("traffic to rank ", other, " (10.77.0.", other + 1,
+                               ":29400) leaves by eth1, not by eth0 like traffic to the "
+                               "coordinator")));
+        }
+        CHECK(contains(ranks[0]->await("result:"), "sum 6"));
     }
     REQUIRE(hosts.run(3, "ip route replace prohibit 10.77.0.2/32"));
-    HostProcess rank0(hosts, 1, options_for(0, "10.77.0.1"), sum_and_tell);
-    HostProcess rank1(hosts, 2, options_for(1, "10.77.0.1"), sum_and_tell);
-    HostProcess rank2(hosts, 3, options_for(2, "10.77.0.1"), sum_and_tell);
-    for (HostProcess* rank : {&rank0, &rank1, &rank2}) {
+    for (const auto& rank : start(hosts, "10.77.0.1", sum_and_tell)) {
         const std::string error = rank->await("error:");
         CAPTURE(error);
         CHECK(contains(error, "cannot reach rank 1 (10.77.0.2:29400)"));
@@ -206,38 +208,37 @@ TEST_CASE("a stopped rank is named and waited for; an unplugged and a killed one
         for (int i = 0; i < 1'000'000; ++i) job.communicator->allreduce_sum(data).get();
         return std::string("never");
     };
-    const auto start = [&](int rank) {
-        return std::make_unique<HostProcess>(hosts, rank + 1, options_for(rank, "10.77.0.1"), work);
+    const auto formed = [&] {
+        Processes ranks = start(hosts, "10.77.0.1", work);
+        for (auto& rank : ranks) rank->await("3 of 3 joined");
+        return ranks;
     };
     {
-        auto rank0 = start(0), rank1 = start(1), rank2 = start(2);
-        for (auto* rank : {&rank0, &rank1, &rank2}) (*rank)->await("3 of 3 joined");
-        rank2->signal(SIGSTOP);
-        for (auto* rank : {&rank0, &rank1})
-            CHECK(contains((*rank)->await("silent"),
+        const Processes ranks = formed();
+        ranks[2]->signal(SIGSTOP);
+        for (const size_t rank : {0, 1})
+            CHECK(contains(ranks[rank]->await("silent"),
                            "rank 2 (10.77.0.3:29400) is connected but has been silent"));
-        rank2->signal(SIGCONT);
-        CHECK(contains(rank1->await("is back"), "rank 2 (10.77.0.3:29400) is back"));
-        rank2->signal(SIGKILL);
-        for (auto* rank : {&rank0, &rank1})
-            CHECK(contains((*rank)->await("error:"),
+        ranks[2]->signal(SIGCONT);
+        CHECK(contains(ranks[1]->await("is back"), "rank 2 (10.77.0.3:29400) is back"));
+        ranks[2]->signal(SIGKILL);
+        for (const size_t rank : {0, 1})
+            CHECK(contains(ranks[rank]->await("error:"),
                            "rank 2 (10.77.0.3:29400) was lost: connection closed"));
     }
     {  // a rank whose own interface goes notices it, and so do the others
-        auto rank0 = start(0), rank1 = start(1), rank2 = start(2);
-        for (auto* rank : {&rank0, &rank1, &rank2}) (*rank)->await("3 of 3 joined");
+        const Processes ranks = formed();
         REQUIRE(hosts.run(2, "ip address flush dev eth0"));
-        CHECK(contains(rank1->await("error:"), "was lost: no sign of life"));
-        CHECK(contains(rank0->await("error:"), "rank 1 (10.77.0.2:29400) was lost"));
+        CHECK(contains(ranks[1]->await("error:"), "was lost: no sign of life"));
+        CHECK(contains(ranks[0]->await("error:"), "rank 1 (10.77.0.2:29400) was lost"));
         REQUIRE(hosts.run(2, "ip address add 10.77.0.2/24 dev eth0"));
     }
-    auto rank0 = start(0), rank1 = start(1), rank2 = start(2);
-    for (auto* rank : {&rank0, &rank1, &rank2}) (*rank)->await("3 of 3 joined");
+    const Processes ranks = formed();
     REQUIRE(hosts.plug(2, false));
-    for (auto* rank : {&rank0, &rank2})
-        CHECK(contains((*rank)->await("error:"),
+    for (const size_t rank : {0, 2})
+        CHECK(contains(ranks[rank]->await("error:"),
                        "rank 1 (10.77.0.2:29400) was lost: no sign of life"));
-    CHECK(contains(rank1->await("error:"),
+    CHECK(contains(ranks[1]->await("error:"),
                    "which served the coordinator, was lost: no sign of life"));
 }
 
@@ -315,13 +316,8 @@ TEST_CASE("a coordinator in a process of its own beside a rank's: the ranks go t
                           {.token = "", .open = true});
         _exit(0);
     }
-    std::vector<std::unique_ptr<HostProcess>> ranks;
-    for (int rank = 0; rank < 3; ++rank) {
-        JoinOptions options = options_for(rank, "10.77.0.4");
-        options.elastic = true;
-        ranks.push_back(std::make_unique<HostProcess>(hosts, rank + 1, options, sum_in_two_rings));
-    }
-    for (auto& rank : ranks) rank->await("3 of 3 joined");
+    const Processes ranks =
+        start_elastic(hosts, 3, sum_in_two_rings, milliseconds(15'000), "10.77.0.4");
     // Rank 0 does not hear the coordinator for so long that it serves one itself. The coordinator,
     // which was stopped in the beginning, still waits for it then.
     REQUIRE(hosts.run(4, "ip route add blackhole 10.77.0.1"));
@@ -363,12 +359,7 @@ TEST_CASE("a rank that is cut off notices it in the ring after that which the co
         CHECK_THROWS_AS(run(), RingBroken);
         return std::string("noticed");
     };
-    std::vector<std::unique_ptr<HostProcess>> ranks;
-    for (int rank = 0; rank < 3; ++rank) {
-        JoinOptions options = options_for(rank, "10.77.0.1");
-        options.elastic = true;
-        ranks.push_back(std::make_unique<HostProcess>(hosts, rank + 1, options, work));
-    }
+    const Processes ranks = start_elastic(hosts, 3, work);
     for (int i = 0; i < 1000 && !std::filesystem::exists(dir / "formed"); ++i)
         std::this_thread::sleep_for(milliseconds(20));
     REQUIRE(hosts.deafen(3));
