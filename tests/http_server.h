@@ -56,8 +56,6 @@ class HttpServer {
     std::string url(const std::string& path) const { return cat("http://127.0.0.1:", port_, path); }
     int port() const { return port_; }
     int requests() const { return requests_; }
-    int connections() const { return connections_; }
-    uint64_t sent() const { return sent_; }
 
  private:
     // Whether the socket becomes readable before the server ends.
@@ -71,7 +69,6 @@ class HttpServer {
         while (wait(listener_)) {
             const int socket = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
             if (socket < 0) continue;
-            ++connections_;
             threads_.emplace_back([this, socket] { serve(socket); });
         }
     }
@@ -86,12 +83,10 @@ class HttpServer {
             if (end == input.npos) continue;
             const Reply reply = handler_(parse(input.substr(0, end + 4)));
             input.erase(0, end + 4);
-            sent_ += reply.bytes.size();  // before sending, so that the client finds it counted
             size_t at = 0;
             for (ssize_t m = 0; at < reply.bytes.size() && m >= 0;
                  at += size_t(std::max<ssize_t>(m, 0)))
                 m = send(socket, reply.bytes.data() + at, reply.bytes.size() - at, MSG_NOSIGNAL);
-            sent_ -= reply.bytes.size() - at;
             if (reply.stall) wait(socket);  // until the client gives up
             if (reply.close || reply.stall) break;
         }
@@ -116,8 +111,7 @@ class HttpServer {
     const Handler handler_;
     int listener_ = -1, port_ = 0;
     std::atomic<bool> stopping_ = false;
-    std::atomic<int> requests_ = 0, connections_ = 0;
-    std::atomic<uint64_t> sent_ = 0;
+    std::atomic<int> requests_ = 0;
     std::mutex mutex_;
     std::map<std::string, int> numbers_;
     std::vector<std::thread> threads_;  // of connections; only acceptor_ changes it

@@ -1,4 +1,4 @@
-// relay.h — a TCP proxy between two processes of a test, which counts or changes the bytes.
+// relay.h — a TCP proxy between two processes of a test, which keeps or changes the bytes.
 #pragma once
 
 #include <functional>
@@ -7,7 +7,6 @@
 #include <span>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "net/asio.h"
 
@@ -32,11 +31,7 @@ class Relay {
         thread_.join();
     }
     uint16_t port() { return acceptor_.local_endpoint().port(); }
-    // The bytes of each connection, in both directions.
-    std::vector<size_t> connections() {
-        std::lock_guard lock(mutex_);
-        return connections_;
-    }
+    // The bytes of all connections, in both directions.
     std::string passed() {
         std::lock_guard lock(mutex_);
         return passed_;
@@ -50,14 +45,11 @@ class Relay {
             co_await acceptor_.async_accept(*in, asio::use_awaitable);
             co_await out->async_connect({asio::ip::make_address("127.0.0.1"), to_()},
                                         asio::use_awaitable);
-            std::lock_guard lock(mutex_);
-            spawn(io_.get_executor(), pass(in, out, connections_.size()));
-            spawn(io_.get_executor(), pass(out, in, connections_.size()));
-            connections_.push_back(0);
+            spawn(io_.get_executor(), pass(in, out));
+            spawn(io_.get_executor(), pass(out, in));
         }
     }
-    asio::awaitable<void> pass(std::shared_ptr<tcp::socket> from, std::shared_ptr<tcp::socket> to,
-                               size_t connection) {
+    asio::awaitable<void> pass(std::shared_ptr<tcp::socket> from, std::shared_ptr<tcp::socket> to) {
         std::string buffer(1 << 16, '\0');
         try {
             for (;;) {
@@ -67,7 +59,6 @@ class Relay {
                 {
                     std::lock_guard lock(mutex_);
                     passed_ += buffer.substr(0, n);
-                    connections_[connection] += n;
                 }
                 if (delay_.count() > 0) co_await sleep_for(delay_);
                 co_await asio::async_write(*to, asio::buffer(buffer.data(), n),
@@ -86,7 +77,6 @@ class Relay {
     tcp::acceptor acceptor_{io_};
     std::mutex mutex_;
     std::string passed_;
-    std::vector<size_t> connections_;
     std::thread thread_;
 };
 

@@ -13,7 +13,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "data/records.h"
@@ -24,6 +23,7 @@
 #include "src/run/train_run.h"
 #include "tests/call_hooks.h"
 #include "tests/event_files.h"
+#include "tests/jobs.h"
 
 using namespace convoy;
 using nlohmann::json;
@@ -103,32 +103,21 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
     };
     try {
         CommandLine line;
-        std::vector<std::pair<std::string, std::string>> words = {
-            {"coord", cat("127.0.0.1:", port)},
-            {"rank", std::to_string(rank)},
-            {"world", std::to_string(world)},
-            {"generated", "57"},
-            {"batch", "12"},
-            {"size", "16"},
-            {"epochs", "1"},
-            {"warmup", "0"},
-            {"threads", "1"},
-            {"decode-threads", "1"},
-            {"log-every", "1"},
-            {"augment", "resize,flip"},
-            {"bn-group", "2"},
-            {"save-every", "0.5"},
-            {"check-every", "1"},
-            {"out", cat(folder, "/run", rank)},
-            {"preflight", "off"},
-            {"shm", "off"}};
-        for (const std::string& word : more)
-            words.emplace_back(word.substr(0, word.find('=')), word.substr(word.find('=') + 1));
-        for (const auto& [name, value] : words) {
-            set_option(line.config, name, value);
-            if (rank == 0 || name == "coord" || name == "rank" || name == "out")
-                line.given[name] = "--" + name;
-        }
+        const auto set = [&](const std::string& word, bool is_given) {
+            const std::string name = word.substr(0, word.find('='));
+            set_option(line.config, name, word.substr(name.size() + 1));
+            if (is_given) line.given[name] = "--" + name;
+        };
+        for (const std::string& word :
+             {cat("coord=127.0.0.1:", port), cat("rank=", rank), cat("out=", folder, "/run", rank)})
+            set(word, true);
+        for (const std::string& word :
+             typed(cat("generated=57 batch=12 size=16 epochs=1 warmup=0 threads=1 decode-threads=1 "
+                       "log-every=1 augment=resize,flip bn-group=2 save-every=0.5 check-every=1 "
+                       "preflight=off shm=off world=",
+                       world)) +
+                 more)
+            set(word, rank == 0 || word.starts_with("out="));
         if (cut.joins > 0) set_option(line.config, "world", std::to_string(kWorld - cut.joins));
         if (rank >= kWorld - cut.joins) {
             Config config;
@@ -137,10 +126,7 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
             line.config = config;
             line.config.join = true;
             line.given.clear();
-            for (const std::string& word : cut.own)
-                set_option(line.config, word.substr(0, word.find('=')),
-                           word.substr(word.find('=') + 1)),
-                    line.given[word.substr(0, word.find('='))] = word;
+            for (const std::string& word : cut.own) set(word, true);
         }
         JobSession* session = nullptr;
         int last_world = 0;

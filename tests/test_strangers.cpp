@@ -32,43 +32,27 @@ static bool is_closed(tcp::socket& socket) {
     return bool(error);
 }
 
-TEST_CASE("of many silent connections the oldest are closed, and ranks still get in") {
-    Diary diary;
-    LoneCoordinator coordinator(2, diary.log());
-    asio::io_context io;
-    std::vector<tcp::socket> silent;
-    for (int i = 0; i < 100; ++i) {
-        silent.emplace_back(io);
-        silent.back().connect({asio::ip::make_address("127.0.0.1"), coordinator.port()});
-    }
-    for (int i = 0; i < 84; ++i) CHECK(is_closed(silent[size_t(i)]));  // 16 of one address stay
-    for (size_t i = 84; i < 100; ++i) {
-        silent[i].non_blocking(true);
-        char byte;
-        std::error_code error;
-        silent[i].read_some(asio::buffer(&byte, 1), error);
-        CHECK(error == asio::error::would_block);
-    }
-    run_two_ranks(coordinator.port(), diary.log());
-}
-
-TEST_CASE("of silent connections from many addresses 64 stay, the oldest are closed") {
-    Diary diary;
-    LoneCoordinator coordinator(2, diary.log());
-    asio::io_context io;
-    std::vector<tcp::socket> silent;
-    for (int i = 0; i < 80; ++i) {
-        silent.emplace_back(io,
-                            tcp::endpoint(asio::ip::make_address(cat("127.0.0.", 2 + i % 8)), 0));
-        silent.back().connect({asio::ip::make_address("127.0.0.1"), coordinator.port()});
-    }
-    for (size_t i = 0; i < 80; ++i) {
-        char byte;
-        std::error_code error;
-        if (i < 16) REQUIRE(has_news(silent[i]));
-        silent[i].non_blocking(true);
-        silent[i].read_some(asio::buffer(&byte, 1), error);
-        CHECK((error == asio::error::would_block) == (i >= 16));
+TEST_CASE("silent connections: 16 of an address and 64 in all stay, and ranks still get in") {
+    for (const auto& [count, addresses, stay] : {std::tuple(100, 1, 16), {80, 8, 64}}) {
+        Diary diary;
+        LoneCoordinator coordinator(2, diary.log());
+        asio::io_context io;
+        std::vector<tcp::socket> silent;
+        for (int i = 0; i < count; ++i) {
+            const std::string from = cat("127.0.0.", 1 + i % addresses);
+            silent.emplace_back(io, tcp::endpoint(asio::ip::make_address(from), 0));
+            silent.back().connect({asio::ip::make_address("127.0.0.1"), coordinator.port()});
+        }
+        for (int i = 0; i < count; ++i) {  // the oldest are closed
+            char byte;
+            std::error_code error;
+            tcp::socket& one = silent[size_t(i)];
+            if (i < count - stay) REQUIRE(has_news(one));
+            one.non_blocking(true);
+            one.read_some(asio::buffer(&byte, 1), error);
+            CHECK((error == asio::error::would_block) == (i >= count - stay));
+        }
+        if (addresses == 1) run_two_ranks(coordinator.port(), diary.log());
     }
 }
 
