@@ -317,11 +317,3 @@ TEST_CASE("training rows: a flipped one is the other one's mirror image, pixel b
     for (size_t i = 0; i < pixels.size(); ++i)
         CHECK(std::abs(straight[i] - (pixels[i] / 255 - how.mean[i % 3]) / how.std[i % 3]) < 1e-5);
 }
-
-TEST_CASE("--augment none: no chance in crop and resizing") {
-    Preprocess how;
-    how.augment = Augment::none;  // no chance: the same for every epoch and sample
-    CHECK(input_crop(30, 47, how, 1, 1) == Crop{0, 0, 30, 47});
-    CHECK(!input_resizing(30, 47, how, 1, 1).flip);
-    CHECK(input_resizing(30, 47, how, 1, 1).window == input_resizing(30, 47, how, 2, 7).window);
-}

@@ -122,21 +122,6 @@ TEST_CASE("coordinator: a rank at whose address another process answers is lost 
     CHECK(contains(job.ring.why, "rank 1 (10.0.0.1:29400) lost: connection closed, another"));
 }
 
-TEST_CASE("coordinator: a rank that leaves and hangs up is not lost, and no step is redone") {
-    Played job(3);
-    job.form(3);
-    job.say_empty(1, wire::Type::leave);
-    CHECK(job.got(1, wire::Type::leave).size() == 1);
-    job.step(event::Disconnected{1, "connection closed"});
-    for (const int rank : {0, 2}) {
-        wire::Join planned = job.again(rank);
-        planned.why.clear();
-        job.say(rank, planned);
-    }
-    REQUIRE(job.is_welcome(2));
-    CHECK(contains(job.ring.why, "rank 1 (10.0.0.1:29400) left; 2 ranks go on from step 4"));
-}
-
 TEST_CASE("coordinator: after 5 s ranks hear for which rank a new ring waits") {
     Played job(2);
     job.form(2);

@@ -448,8 +448,7 @@ TEST_CASE("elastic: over TLS too, a killed rank leaves a job that ends as if not
     check_equal(whole, undisturbed());
     for (const int rank : {0, 1, 2}) {
         const Outcome outcome = run_job({rank, whole.operations / 2 + rank, false, SIGKILL}, more);
-        CAPTURE(rank);
-        INFO(outcome.logs);
+        INFO("rank ", rank, "\n", outcome.logs);
         CHECK(outcome.status[size_t(rank)] == 128 + SIGKILL);
         CHECK(contains(outcome.logs, "2 ranks, step "));
         check_survived(outcome, whole, rank);
@@ -468,9 +467,7 @@ TEST_CASE("elastic: a rank killed anywhere in shared memory too, and one that is
             const bool stop = rank == 2 && i < 2 * stride();
             const Outcome outcome =
                 run_job({rank, i, false, stop ? SIGSTOP : SIGKILL}, {"shm=auto"}, stop);
-            CAPTURE(rank);
-            CAPTURE(i);
-            INFO(outcome.logs);
+            INFO("rank ", rank, ", operation ", i, "\n", outcome.logs);
             check_survived(outcome, whole, rank);
             if (outcome.status[size_t(rank)] == 0) continue;
             if (contains(outcome.logs, "2 ranks, step "))  // not at the very end
@@ -550,8 +547,7 @@ TEST_CASE("elastic: a rank with an error of its own leaves with the reason, and 
     const Outcome& whole = undisturbed();
     for (int rank = 0; rank < kWorld; ++rank) {
         const Outcome outcome = run_job({.rank = rank, .operation = 1 << 30, .fails = true});
-        CAPTURE(rank);
-        INFO(outcome.logs);
+        INFO("rank ", rank, "\n", outcome.logs);
         const std::string reason = cat("the disk of rank ", rank, " is gone");
         for (int other = 0; other < kWorld; ++other) {
             CHECK(outcome.status[size_t(other)] == (other == rank));
@@ -662,9 +658,7 @@ static void check_averages(const std::vector<std::string>& more) {
     for (int i = whole.operations / 5; i < whole.operations; i += whole.operations / 5)
         for (const int rank : {0, 1}) {
             const Outcome outcome = run_job({rank, i, false, SIGKILL}, more);
-            CAPTURE(rank);
-            CAPTURE(i);
-            INFO(outcome.logs);
+            INFO("rank ", rank, ", operation ", i, "\n", outcome.logs);
             CHECK(outcome.status[2] == 0);
             if (outcome.status[size_t(rank)] == 0) continue;
             CHECK(outcome.status[size_t(1 - rank)] == 0);
@@ -677,8 +671,7 @@ static void check_averages(const std::vector<std::string>& more) {
 static void check_resets(const std::vector<std::string>& more, const Outcome& whole, int step) {
     for (int i = 1; i < whole.operations; i += std::max(step, 1)) {
         const Outcome outcome = run_job({.rank = i % kWorld, .operation = i, .reset = true}, more);
-        CAPTURE(i);
-        INFO(outcome.logs);
+        INFO("operation ", i, "\n", outcome.logs);
         CHECK(outcome.status == std::vector{0, 0, 0});
         CHECK(!said(outcome, " lost: "));
         check_equal(outcome, whole);
@@ -722,8 +715,7 @@ TEST_CASE("elastic: TensorBoard's curves go on with the rank that takes over") {
     REQUIRE(whole.val_curve.size() == 1);
     for (int i = whole.operations / 7; i < whole.operations; i += whole.operations / 7) {
         const Outcome outcome = run_job({0, i, false, SIGKILL}, more);
-        CAPTURE(i);
-        INFO(outcome.logs);
+        INFO("operation ", i, "\n", outcome.logs);
         CHECK(outcome.status[1] == 0);
         check_equal(outcome, whole);
         REQUIRE(outcome.curve.size() == 4);
@@ -770,9 +762,7 @@ TEST_CASE("elastic: a rank killed at any socket operation of the set-up, or of t
             for (int i = 1 + rank; i < last; i += std::max(step, 1)) {
                 const Outcome outcome =
                     run_job({.rank = rank, .operation = i, .early = true}, more);
-                CAPTURE(rank);
-                CAPTURE(i);
-                INFO(outcome.logs);
+                INFO("rank ", rank, ", operation ", i, "\n", outcome.logs);
                 again += said(outcome, "so they set up the job again");
                 const bool is_lost = said(outcome, "rank 0 was lost before training began");
                 CHECK((!is_lost || rank == 0));
@@ -790,9 +780,7 @@ TEST_CASE("elastic: a rank with SIGTERM leaves after its step, and the others re
     for (int rank = 0; rank < kWorld; ++rank)
         for (int step = 1; step <= 5; step += 2) {  // the fifth batch is one of the validation
             const Outcome outcome = run_job({.leave = {{rank, step}}});
-            CAPTURE(rank);
-            CAPTURE(step);
-            INFO(outcome.logs);
+            INFO("rank ", rank, ", step ", step, "\n", outcome.logs);
             CHECK(outcome.status == std::vector{0, 0, 0});
             CHECK(said(outcome, cat("this rank has left the job after step ", std::min(step, 4))));
             CHECK(said(outcome, cat("rank ", rank, " (127.0.0.1:")));
@@ -843,9 +831,7 @@ TEST_CASE("elastic: a job that stops early does so after the same epoch, whoever
         for (int i = whole.operations * 9 / 10 + rank; i < whole.operations;
              i += std::max(stride() / 4, 1)) {
             const Outcome outcome = run_job({.rank = rank, .operation = i}, words);
-            CAPTURE(rank);
-            CAPTURE(i);
-            INFO(outcome.logs);
+            INFO("rank ", rank, ", operation ", i, "\n", outcome.logs);
             CHECK(outcome.newest.rbegin()->second == steps);
             check_survived(outcome, whole, rank);
         }
@@ -888,8 +874,7 @@ TEST_CASE("elastic: a job of two gains a third between two steps, and trains wha
         words.insert(words.end(), {"epochs=10", "trace=30:33"});
         if (samples() && tried++ % 3 != 0) continue;
         const Outcome outcome = run_job({.joins = 1}, words);
-        CAPTURE(more.front());
-        INFO(outcome.logs);
+        INFO("with ", more.front(), "\n", outcome.logs);
         CHECK(outcome.status == std::vector{0, 0, 0});
         CHECK(outcome.trained == std::set{0, 1, 2});
         CHECK(outcome.images == 48);  // and run_job() sees that all had equal weights
@@ -931,8 +916,7 @@ TEST_CASE("elastic: a newcomer killed at any socket operation, or before it asks
     for (int i = -1; i < joined.operations; i += std::max(stride() / 2, 1)) {
         const Outcome outcome =
             run_job({.rank = 2, .operation = i, .half = i % 2 == 0, .joins = 1});
-        CAPTURE(i);
-        INFO(outcome.logs);
+        INFO("operation ", i, "\n", outcome.logs);
         CHECK(outcome.status[0] == 0);
         CHECK(outcome.status[1] == 0);
         if (i < 0) CHECK(!contains(outcome.logs, "ring 2"));
@@ -946,9 +930,7 @@ TEST_CASE("elastic: a newcomer stays while the coordinator, or another rank, is 
     for (const int rank : {0, 1})
         for (int i = whole.operations / 3; i < whole.operations; i += stride()) {
             const Outcome outcome = run_job({.rank = rank, .operation = i, .joins = 1});
-            CAPTURE(rank);
-            CAPTURE(i);
-            INFO(outcome.logs);
+            INFO("rank ", rank, ", operation ", i, "\n", outcome.logs);
             CHECK(outcome.status[size_t(1 - rank)] == 0);
             CHECK((outcome.status[2] == 0 || said(outcome, "error: ")));
             if (outcome.status[size_t(rank)] == 128 + SIGKILL) check_equal(outcome, whole);
@@ -981,9 +963,7 @@ TEST_CASE("elastic: a connection to the coordinator is reset, and nobody is lost
         for (int i = 1 + rank; i < whole.operations; i += 2 * stride()) {
             const Outcome outcome =
                 run_job({.rank = rank, .operation = i, .reset = true, .control = true});
-            CAPTURE(rank);
-            CAPTURE(i);
-            INFO(outcome.logs);
+            INFO("rank ", rank, ", operation ", i, "\n", outcome.logs);
             again += said(outcome, "; 3 ranks, step ");
             CHECK(outcome.status == std::vector{0, 0, 0});
             // But after the last step others may have ended, and look as if they were lost.
@@ -999,8 +979,7 @@ TEST_CASE("elastic: a rank that is killed, and started again as it was, hinders 
     for (int rank = 0; rank < kWorld; ++rank) {
         const Outcome outcome =
             run_job({.rank = rank, .operation = whole.operations / 2, .again = true});
-        CAPTURE(rank);
-        INFO(outcome.logs);
+        INFO("rank ", rank, "\n", outcome.logs);
         for (int other = 0; other < kWorld; ++other)
             CHECK(outcome.status[size_t(other)] == (other == rank));
         CHECK(contains(outcome.log[size_t(rank)], "error: no job at "));
@@ -1023,9 +1002,7 @@ TEST_CASE("elastic: a rank killed at any operation of JOIN, WELCOME, EDGE and RE
                                              .early = true,
                                              .control = true,
                                              .again = true});
-            CAPTURE(rank);
-            CAPTURE(i);
-            INFO(outcome.logs);
+            INFO("rank ", rank, ", operation ", i, "\n", outcome.logs);
             const std::string& late = outcome.log[size_t(rank)];
             const bool is_late = contains(late, "no job at");
             again += said(outcome, "so they set up the job again");
@@ -1057,8 +1034,7 @@ TEST_CASE("elastic: of two killed ranks the second is on its way into the next r
             const Outcome outcome = run_job(cut);
             CAPTURE(first);
             CAPTURE(second);
-            CAPTURE(i);
-            INFO(outcome.logs);
+            INFO("operation ", i, "\n", outcome.logs);
             CHECK(outcome.status[size_t(3 - first - second)] == 0);
             alone += said(outcome, "1 rank, step ");
             check_equal(outcome, whole);
@@ -1073,8 +1049,7 @@ TEST_CASE("elastic: rank 0 killed while it saves leaves whole checkpoints, and t
     REQUIRE(whole.newest == std::map<int, int64_t>{{0, 4}});
     for (int i = 1; i <= whole.file_calls[0]; ++i) {
         const Outcome outcome = run_job({.rank = 0, .operation = 1 << 30, .file_call = i});
-        CAPTURE(i);
-        INFO(outcome.logs);
+        INFO("operation ", i, "\n", outcome.logs);
         CHECK(outcome.status == std::vector{128 + SIGKILL, 0, 0});
         const bool has_one = outcome.newest.contains(0);  // it could be loaded
         CHECK((has_one || i <= whole.file_calls[0] / 2));
