@@ -359,6 +359,17 @@ static float pattern(const std::string& name, size_t i) {
     return float(double((i * 7919 + hash_bytes(name) % 100003) % 1009) / 1009 - 0.5);
 }
 
+// Of Σ pattern("c")·logits. Export turns gradients into PyTorch's layout as it does weights.
+static SafeTensors gradients(Net& net) {
+    Tensor dlogits = net.model.dlogits(net.N);
+    for (size_t i = 0; i < dlogits.elems(); ++i) dlogits.floats()[i] = pattern("c", i);
+    GradListener nobody;
+    net.model.backward(dlogits, net.pass(), nobody);
+    for (Param* param : net.model.params().all())
+        if (!param->running) std::swap(param->value, param->grad);
+    return export_weights(net.model, *net.backend);
+}
+
 const char* kTwin = R"(input 16
 conv2d conv1 out 8 size 5x3 stride 2x1 pad 2x1
 batchnorm bn1
@@ -438,14 +449,7 @@ TEST_CASE("logits and gradients of a residual network equal PyTorch's") {
     CHECK_CLOSE(net.forward(false), kEval, 2e-5);  // logits up to 8
     CHECK_CLOSE(net.forward(true), kTrain, 1e-5);
 
-    Tensor dlogits = net.model.dlogits(3);
-    for (size_t i = 0; i < dlogits.elems(); ++i) dlogits.floats()[i] = pattern("c", i);
-    GradListener nobody;
-    net.model.backward(dlogits, net.pass(), nobody);
-    // Export turns gradients into PyTorch's layout as it does weights.
-    for (Param* param : net.model.params().all())
-        if (!param->running) std::swap(param->value, param->grad);
-    const SafeTensors grads = export_weights(net.model, *net.backend);
+    const SafeTensors grads = gradients(net);
     for (auto& [name, golden_norm, golden_product] : kGrads) {
         CAPTURE(name);
         const std::vector<float>& grad = grads.tensors.at(name).values;
@@ -485,13 +489,7 @@ static void check_golden(const Golden& golden, std::string text, int N, ModelOpt
     CHECK(relative_error(net.forward(false), golden.eval) < 1e-5);
     CHECK(relative_error(net.forward(true), golden.train) < golden.tolerance);
 
-    Tensor dlogits = net.model.dlogits(N);
-    for (size_t i = 0; i < dlogits.elems(); ++i) dlogits.floats()[i] = pattern("c", i);
-    GradListener nobody;
-    net.model.backward(dlogits, net.pass(), nobody);
-    for (Param* param : net.model.params().all())
-        if (!param->running) std::swap(param->value, param->grad);
-    const SafeTensors grads = export_weights(net.model, *net.backend);
+    const SafeTensors grads = gradients(net);
     double square = 0, product = 0;
     for (Param* param : net.model.params().all()) {
         const std::vector<float>& grad = grads.tensors.at(param->name).values;
