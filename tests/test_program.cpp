@@ -552,48 +552,39 @@ static int flip_a_bit(pid_t pid, std::span<const float> values) {
 // A job whose checks are far apart, and of which a bit of rank `of` flips in step 20. Whatever
 // saves then must find it.
 struct FlippedBit {
-    FlippedBit(int world, int of, const std::string& save_every) {
+    FlippedBit(int world, int of, const std::string& save_every)
+        : ranks(folder, world,
+                small(typed("--generated 12000 --batch 6 --size 16 --steps 5000 --freeze 1 "
+                            "--log-every 10 CONVOY_CHECK_EVERY=100000 --save-every") +
+                      Words{save_every, "--out", folder / "run"}),
+                typed("--threads 1 --decode-threads 1 --out") + Words{folder / "heir"}) {
         // The first layer's weights stay what they were drawn as.
         const auto backend = make_backend("cpu", {.threads = 1});
         Model model(model_text("tiny"), {.size = 16, .seed = uint64_t(Config().seed)}, *backend);
-        first.assign(model.params().all().front()->value.floats(),
-                     model.params().all().front()->value.floats() + 16);
-        const uint16_t port = free_port();
-        for (int rank = 0; rank < world; ++rank) {
-            Words words = {"--threads", "1", "--decode-threads", "1"};
-            if (rank == 0)
-                words = small({"--generated", "12000", "--batch", "6", "--size", "16", "--steps",
-                               "5000", "--save-every", save_every, "CONVOY_CHECK_EVERY=100000",
-                               "--freeze", "1", "--log-every", "10", "--world", cat(world)});
-            words.insert(words.end(),
-                         {"--coord", at(port), "--rank", cat(rank), "--out", run(rank)});
-            ranks.push_back(std::make_unique<Process>(folder, cat("rank", rank), words));
-        }
-        REQUIRE(ranks[0]->wait_for("step 20/"));
-        CHECK(flip_a_bit(ranks[size_t(of)]->pid(), first) > 0);
+        const std::span first(model.params().all().front()->value.floats(), 16);
+        REQUIRE(ranks[0].wait_for("step 20/"));
+        CHECK(flip_a_bit(ranks[of].pid(), first) > 0);
     }
-    std::string run(int rank) const { return folder / cat("run", rank); }
     // What rank 0 has written down: (step, which ranks differed from which), and saved steps.
     void read() {
-        for (const json& event : read_log(run(0))) {
+        for (const json& event : read_log(folder / "run")) {
             if (event["event"] == "unequal") unequal.push_back(event);
             if (event["event"] == "checkpoint") saved.push_back(event["step"]);
         }
     }
     TempDir folder;
-    std::vector<float> first;
-    std::vector<std::unique_ptr<Process>> ranks;
+    Cluster ranks;
     std::vector<json> unequal;
     std::vector<int64_t> saved;
 };
 
 TEST_CASE("program: a bit that flips in a rank's memory is found before a checkpoint is written") {
     FlippedBit job(2, 1, "0.1");
-    REQUIRE(job.ranks[0]->wait_for(" held other weights than rank 0"));
-    for (auto& rank : job.ranks) rank->kill(SIGINT);
-    for (auto& rank : job.ranks) CHECK(rank->wait(30) == 130);
+    REQUIRE(job.ranks[0].wait_for(" held other weights than rank 0"));
+    for (auto& rank : job.ranks.all) rank->kill(SIGINT);
+    for (auto& rank : job.ranks.all) CHECK(rank->wait(30) == 130);
     job.read();
-    CAPTURE(job.ranks[0]->output());
+    CAPTURE(job.ranks[0].output());
     REQUIRE(job.unequal.size() == 1);
     CHECK(job.unequal[0]["ranks"] == json({1}));
     CHECK(std::ranges::count(job.saved, job.unequal[0]["step"].get<int64_t>()) == 1);
@@ -601,16 +592,16 @@ TEST_CASE("program: a bit that flips in a rank's memory is found before a checkp
 
 TEST_CASE("program: before rank 0 leaves, a rank with a flipped bit takes rank 0's weights") {
     FlippedBit job(3, 1, "0");
-    job.ranks[0]->kill(SIGTERM);
-    CHECK(job.ranks[0]->wait(30) == 0);
+    job.ranks[0].kill(SIGTERM);
+    CHECK(job.ranks[0].wait(30) == 0);
     job.read();
-    CAPTURE(job.ranks[0]->output());
+    CAPTURE(job.ranks[0].output());
     REQUIRE(job.unequal.size() == 1);
     CHECK(job.unequal[0]["ranks"] == json({1}));
     REQUIRE(job.saved.size() == 1);
     CHECK(job.unequal[0]["step"] == job.saved[0]);
-    for (int rank = 1; rank < 3; ++rank) job.ranks[size_t(rank)]->kill(SIGINT);
-    for (int rank = 1; rank < 3; ++rank) CHECK(job.ranks[size_t(rank)]->wait(30) == 130);
+    for (int rank = 1; rank < 3; ++rank) job.ranks[rank].kill(SIGINT);
+    for (int rank = 1; rank < 3; ++rank) CHECK(job.ranks[rank].wait(30) == 130);
 }
 
 TEST_CASE("program: where rank 0 says --share auto, a newcomer's share is measured too") {
