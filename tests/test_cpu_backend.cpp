@@ -2,6 +2,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "kernels/backend.h"
 #include "kernels/cpu/gemm.h"
@@ -38,9 +39,45 @@ TEST_CASE("count_cores counts hyperthreads of one core once, and processors with
     CHECK(count_cores(std::vector{0, 1, 2}, folder / "none") == 3);
 }
 
+TEST_CASE("ThreadPool does each task once, and what a thread does not come to others take") {
+    for (int threads : {1, 2, 5}) {
+        ThreadPool pool(threads);
+        for (int n : {0, 1, 3, 64}) {
+            std::vector<int> done(n, 0);
+            std::atomic<int> others{0};
+            pool.for_each(n, [&](int task, int thread) {
+                CHECK_UNARY(thread >= 0 && thread < threads);
+                ++done[task];
+                if (task > 0) ++others;
+                while (task == 0 && threads > 1 && others < n - 1) std::this_thread::yield();
+            });
+            CHECK(std::count(done.begin(), done.end(), 1) == n);
+        }
+        for (size_t n : {size_t(0), size_t(7), size_t(1000)}) {
+            std::vector<std::atomic<int>> seen(n);
+            pool.for_ranges(n, 16, [&](size_t begin, size_t end) {
+                for (size_t i = begin; i < end; ++i) ++seen[i];
+            });
+            CHECK(std::count(seen.begin(), seen.end(), 1) == std::ptrdiff_t(n));
+        }
+    }
+}
+
 TEST_CASE("memory that the system does not have is told in GB, with the options to lower") {
     for (const char* text : {" GB", "--batch", "--size", "--accumulate"})
         CHECK_FAILS(Memory(size_t(200'000'000'000'000) / 4), text);
+}
+
+TEST_CASE("ThreadPool keeps up over many short jobs, and wakes after a rest") {
+    ThreadPool pool(3);
+    std::atomic<int> count{0};
+    for (int job = 0; job < 2000; ++job) {
+        // A share of the jobs finds the workers asleep: yielding outlasts their short spin.
+        if (job % 100 == 0)
+            for (int i = 0; i < 300; ++i) std::this_thread::yield();
+        pool.for_each(3, [&](int, int) { ++count; });
+    }
+    CHECK(count == 6000);
 }
 
 TEST_CASE(

@@ -175,7 +175,7 @@ TEST_CASE("a model is a built-in name or a file, and another word lists the name
     std::ofstream(dir / "net.txt") << "input 9\nflatten\nlinear fc out classes\n";
     CHECK(model_input_size(model_text(dir / "net.txt")) == InputSize(9, 9, 0));
     for (const std::string& name : built_in_models())
-        CHECK(model_input_size(model_text(name)).H >= 64);
+        CHECK(model_input_size(model_text(name)).H >= 32);
 }
 
 TEST_CASE("start values are torchvision's: He by fan-out, uniform by fan-in, normal 0.01") {
