@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <span>
 #include <sstream>
 
 #include "src/base/text.h"
@@ -112,16 +113,17 @@ std::string resnet(const std::vector<int>& blocks, bool bottleneck, int first_wi
     return text + "avgpool 1\nlinear fc out classes\n";
 }
 
+std::string conv_norm_act(const std::string& at, int out, const std::string& window,
+                          const std::string& eps, const std::string& act) {
+    return cat("  conv2d ", at, ".0 out ", out, window, " bias no\n  batchnorm ", at, ".1", eps,
+               "\n", act.empty() ? "" : cat("  ", act, "\n"));
+}
+
 // Sandler, Howard, Zhu, Zhmoginov, Chen, "MobileNetV2: Inverted Residuals and Linear Bottlenecks"
 // (2018). A block widens, filters depthwise, narrows, and adds its input if the shapes are equal.
 std::string mobilenet_v2() {
-    const auto conv = [](const std::string& name, int out, const std::string& rest, int index,
-                         const char* relu = "  relu6\n") {
-        const std::string norm = name.substr(0, name.rfind('.') + 1);
-        return cat("  conv2d ", name, " out ", out, rest, " bias no\n  batchnorm ",
-                   norm + std::to_string(index + 1), "\n", relu);
-    };
-    std::string text = "input 224\n" + conv("features.0.0", 32, " size 3 stride 2 pad 1", 0);
+    std::string text =
+        "input 224\n" + conv_norm_act("features.0", 32, " size 3 stride 2 pad 1", "", "relu6");
     struct {
         int widen, out, blocks, stride;
     } stages[] = {{1, 16, 1, 1}, {6, 24, 2, 2},  {6, 32, 3, 2}, {6, 64, 4, 2},
@@ -135,14 +137,16 @@ std::string mobilenet_v2() {
             if (adds) text += cat("residual ", name, " relu no\n");
             const std::string at = adds ? "conv." : name + ".conv.";
             int part = 0;  // torchvision counts the convolutions, and then the last norm
-            if (stage.widen > 1) text += conv(cat(at, part++, ".0"), wide, " size 1", 0);
-            text += conv(cat(at, part++, ".0"), wide,
-                         cat(" size 3 stride ", stride, " pad 1 groups ", wide), 0);
-            text += conv(cat(at, part), stage.out, " size 1", part, "");
+            if (stage.widen > 1)
+                text += conv_norm_act(cat(at, part++), wide, " size 1", "", "relu6");
+            text +=
+                conv_norm_act(cat(at, part++), wide,
+                              cat(" size 3 stride ", stride, " pad 1 groups ", wide), "", "relu6");
+            text += conv_norm(cat(at, part), cat(at, part + 1), stage.out, 1, 1);
             if (adds) text += "end\n";
             channels = stage.out;
         }
-    return text + conv("features.18.0", 1280, " size 1", 0) +
+    return text + conv_norm_act("features.18", 1280, " size 1", "", "relu6") +
            "avgpool 1\ndropout 0.2\nlinear classifier.1 out classes init 0.01\n";
 }
 
@@ -158,11 +162,6 @@ struct Inverted {
     int in, size, wide, out, squeezed, stride;  // squeezed 0: no squeeze-and-excitation
     const char *act, *squeeze_act, *gate, *eps;
 };
-std::string conv_norm_act(const std::string& at, int out, const std::string& window,
-                          const std::string& eps, const std::string& act) {
-    return cat("  conv2d ", at, ".0 out ", out, window, " bias no\n  batchnorm ", at, ".1", eps,
-               "\n", act.empty() ? "" : cat("  ", act, "\n"));
-}
 std::string inverted(const std::string& name, const Inverted& b) {
     const bool adds = b.stride == 1 && b.in == b.out;
     std::string text = adds ? cat("residual ", name, " relu no\n") : "";
@@ -181,11 +180,19 @@ std::string inverted(const std::string& name, const Inverted& b) {
 // Howard et al., "Searching for MobileNetV3" (2019).
 struct MobileBlock {
     int size, wide, out;
-    bool squeezes;
-    const char* act;
+    bool squeezes, swishes;  // has squeeze-and-excitation; hardswish, not relu
     int stride;
 };
-std::string mobilenet_v3(const std::vector<MobileBlock>& blocks, int last) {
+constexpr MobileBlock kMobileSmall[] = {
+    {3, 16, 16, 1, 0, 2},  {3, 72, 24, 0, 0, 2},  {3, 88, 24, 0, 0, 1},  {5, 96, 40, 1, 1, 2},
+    {5, 240, 40, 1, 1, 1}, {5, 240, 40, 1, 1, 1}, {5, 120, 48, 1, 1, 1}, {5, 144, 48, 1, 1, 1},
+    {5, 288, 96, 1, 1, 2}, {5, 576, 96, 1, 1, 1}, {5, 576, 96, 1, 1, 1}};
+constexpr MobileBlock kMobileLarge[] = {
+    {3, 16, 16, 0, 0, 1},   {3, 64, 24, 0, 0, 2},   {3, 72, 24, 0, 0, 1},   {5, 72, 40, 1, 0, 2},
+    {5, 120, 40, 1, 0, 1},  {5, 120, 40, 1, 0, 1},  {3, 240, 80, 0, 1, 2},  {3, 200, 80, 0, 1, 1},
+    {3, 184, 80, 0, 1, 1},  {3, 184, 80, 0, 1, 1},  {3, 480, 112, 1, 1, 1}, {3, 672, 112, 1, 1, 1},
+    {5, 672, 160, 1, 1, 2}, {5, 960, 160, 1, 1, 1}, {5, 960, 160, 1, 1, 1}};
+std::string mobilenet_v3(std::span<const MobileBlock> blocks, int last) {
     const std::string eps = " eps 0.001";
     std::string text =
         "input 224\n" + conv_norm_act("features.0", 16, " size 3 stride 2 pad 1", eps, "hardswish");
@@ -194,8 +201,8 @@ std::string mobilenet_v3(const std::vector<MobileBlock>& blocks, int last) {
         int squeezed = std::max(8, (b.wide / 4 + 4) / 8 * 8);  // a multiple of 8, rounded
         if (10 * squeezed < 9 * (b.wide / 4)) squeezed += 8;
         text += inverted(cat("features.", ++index),
-                         {in, b.size, b.wide, b.out, b.squeezes ? squeezed : 0, b.stride, b.act,
-                          "relu", "hardsigmoid", eps.c_str()});
+                         {in, b.size, b.wide, b.out, b.squeezes ? squeezed : 0, b.stride,
+                          b.swishes ? "hardswish" : "relu", "relu", "hardsigmoid", eps.c_str()});
         in = b.out;
     }
     return text + conv_norm_act(cat("features.", index + 1), 6 * in, " size 1", eps, "hardswish") +
@@ -378,34 +385,8 @@ const std::map<std::string, std::string>& built_in() {
         {"resnext50_32x4d", resnet({3, 4, 6, 3}, true, 128, 32)},
         {"wide_resnet50_2", resnet({3, 4, 6, 3}, true, 128)},
         {"mobilenet_v2", mobilenet_v2()},
-        {"mobilenet_v3_small", mobilenet_v3({{3, 16, 16, true, "relu", 2},
-                                             {3, 72, 24, false, "relu", 2},
-                                             {3, 88, 24, false, "relu", 1},
-                                             {5, 96, 40, true, "hardswish", 2},
-                                             {5, 240, 40, true, "hardswish", 1},
-                                             {5, 240, 40, true, "hardswish", 1},
-                                             {5, 120, 48, true, "hardswish", 1},
-                                             {5, 144, 48, true, "hardswish", 1},
-                                             {5, 288, 96, true, "hardswish", 2},
-                                             {5, 576, 96, true, "hardswish", 1},
-                                             {5, 576, 96, true, "hardswish", 1}},
-                                            1024)},
-        {"mobilenet_v3_large", mobilenet_v3({{3, 16, 16, false, "relu", 1},
-                                             {3, 64, 24, false, "relu", 2},
-                                             {3, 72, 24, false, "relu", 1},
-                                             {5, 72, 40, true, "relu", 2},
-                                             {5, 120, 40, true, "relu", 1},
-                                             {5, 120, 40, true, "relu", 1},
-                                             {3, 240, 80, false, "hardswish", 2},
-                                             {3, 200, 80, false, "hardswish", 1},
-                                             {3, 184, 80, false, "hardswish", 1},
-                                             {3, 184, 80, false, "hardswish", 1},
-                                             {3, 480, 112, true, "hardswish", 1},
-                                             {3, 672, 112, true, "hardswish", 1},
-                                             {5, 672, 160, true, "hardswish", 2},
-                                             {5, 960, 160, true, "hardswish", 1},
-                                             {5, 960, 160, true, "hardswish", 1}},
-                                            1280)},
+        {"mobilenet_v3_small", mobilenet_v3(kMobileSmall, 1024)},
+        {"mobilenet_v3_large", mobilenet_v3(kMobileLarge, 1280)},
         {"efficientnet_b0", efficientnet_b0()},
         {"regnet_y_400mf", regnet_y_400mf()},
         {"squeezenet1_1", squeezenet1_1()},
