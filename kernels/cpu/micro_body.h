@@ -121,23 +121,14 @@ struct Tiles {
     Tile by_row[kRows + 1] = {}, by_chunk[kRows + 1] = {};
     TileByDepth by_depth[kRows + 1] = {};
 };
-template <class Product, int M>
-constexpr void list_tiles(Tiles& tiles) {
-    if constexpr (M > 0) {
-        tiles.by_row[M] = tile_by_row<Product, M>;
-        tiles.by_chunk[M] = tile_by_chunk<Product, M>;
-        tiles.by_depth[M] = tile_by_depth<Product, M>;
-        list_tiles<Product, M - 1>(tiles);
-    }
+template <class Product, int... M>
+constexpr Tiles all_tiles(std::integer_sequence<int, M...>) {
+    return {{nullptr, tile_by_row<Product, M + 1>...},
+            {nullptr, tile_by_chunk<Product, M + 1>...},
+            {nullptr, tile_by_depth<Product, M + 1>...}};
 }
 template <class Product>
-constexpr Tiles all_tiles() {
-    Tiles tiles;
-    list_tiles<Product, kRows>(tiles);
-    return tiles;
-}
-template <class Product>
-constexpr Tiles kTiles = all_tiles<Product>();
+constexpr Tiles kTiles = all_tiles<Product>(std::make_integer_sequence<int, kRows>());
 
 // Lane l of the result is lane L[l] of the concatenation of both vectors.
 template <int... L>

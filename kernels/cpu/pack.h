@@ -104,19 +104,9 @@ struct Pairs {
 
 // Pairs of neighbours in memory, as floats.
 inline Patches words(const PatchesOf<Bf16>& x) {
-    return {reinterpret_cast<const float*>(x.x),
-            x.N,
-            x.H,
-            x.W,
-            x.C / 2,
-            x.R,
-            x.S,
-            x.h0,
-            x.w0,
-            x.step_h,
-            x.step_w,
-            x.P,
-            x.Q};
+    const auto& [all, N, H, W, C, R, S, h0, w0, step_h, step_w, P, Q] = x;
+    const auto* pairs = reinterpret_cast<const float*>(all);
+    return {pairs, N, H, W, C / 2, R, S, h0, w0, step_h, step_w, P, Q};
 }
 // Calls f(micro, a, b, how b is packed) for the way to multiply these on this processor.
 template <class T, class F>

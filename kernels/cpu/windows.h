@@ -25,26 +25,18 @@ struct Corner {
     }
 };
 
-// The output positions along one axis whose windows contain input position i: [first, last].
-struct Covering {
-    int first, last;
-    Covering(int i, int size, int stride, int pad, int outputs)
-        : first(i + pad < size ? 0 : (i + pad - size) / stride + 1),
-          last(std::min((i + pad) / stride, outputs - 1)) {}
-};
 // The outputs whose windows contain pixel (h, w).
 inline PoolGrad covering(int h, int w, const Window& window, Tensor dy) {
-    const Covering rows(h, window.size_h, window.stride_h, window.pad_h, dy.H);
-    const Covering cols(w, window.size_w, window.stride_w, window.pad_w, dy.W);
-    return {ptrdiff_t(dy.W) * dy.C,
-            dy.C,
-            rows.first,
-            rows.last + 1,
-            cols.first,
-            cols.last + 1,
-            (h + window.pad_h) * window.size_w + w + window.pad_w,
-            window.stride_h * window.size_w,
-            window.stride_w};
+    const int size_w = window.size_w, i = h + window.pad_h, j = w + window.pad_w;
+    const auto begin = [](int i, int size, int stride) {
+        return i < size ? 0 : (i - size) / stride + 1;
+    };
+    const int p0 = begin(i, window.size_h, window.stride_h), q0 = begin(j, size_w, window.stride_w);
+    const int p1 = std::min(i / window.stride_h + 1, dy.H);
+    const int q1 = std::min(j / window.stride_w + 1, dy.W);
+    const ptrdiff_t pixel = dy.C, line = pixel * dy.W;
+    const int place_row = window.stride_h * size_w;
+    return {line, pixel, p0, p1, q0, q1, i * size_w + j, place_row, window.stride_w};
 }
 
 }  // namespace convoy
