@@ -77,28 +77,18 @@ struct Tiles {
         const int n = t / (rows * cols);
         const int h = t / cols % rows * out + x.h0, w = t % cols * out + x.w0;
         const ptrdiff_t pixel = x.C, line = pixel * x.W;
-        return {x.x + (ptrdiff_t(n) * x.H + h) * line + w * pixel,
-                line,
-                pixel,
-                x.C,
-                std::max(0, -h),
-                std::min(6, x.H - h),
-                std::max(0, -w),
-                std::min(6, x.W - w)};
+        const T* corner = x.x + (ptrdiff_t(n) * x.H + h) * line + w * pixel;
+        const int top = std::max(0, -h), bottom = std::min(6, x.H - h);
+        const int left = std::max(0, -w), right = std::min(6, x.W - w);
+        return {corner, line, pixel, x.C, top, bottom, left, right};
     }
     // Channels [k, k_end) of the outputs of tile t, y N×P×Q×K.
     template <class T>
     WinogradBlock<T> output(const T* y, int K, int t, int k, int k_end) const {
         const int n = t / (rows * cols), p = t / cols % rows * out, q = t % cols * out;
         const ptrdiff_t pixel = K, line = pixel * Q;
-        return {y + (ptrdiff_t(n) * P + p) * line + q * pixel + k,
-                line,
-                pixel,
-                k_end - k,
-                0,
-                std::min(out, P - p),
-                0,
-                std::min(out, Q - q)};
+        const T* corner = y + (ptrdiff_t(n) * P + p) * line + q * pixel + k;
+        return {corner, line, pixel, k_end - k, 0, std::min(out, P - p), 0, std::min(out, Q - q)};
     }
 };
 

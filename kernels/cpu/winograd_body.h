@@ -223,20 +223,17 @@ void winograd_filter_grad(const float* sums, ptrdiff_t xi_stride, int channels, 
     }
 }
 
+template <class T, auto gradient, auto filter, auto output, auto filter_grad>
+constexpr WinogradMethod<T> kMethod{Size<filter>::kIn,
+                                    transform_pixels<input_transform, T>,
+                                    transform_pixels<gradient, T>,
+                                    winograd_filter<filter>,
+                                    winograd_output<output, T>,
+                                    winograd_filter_grad<filter_grad>};
 template <class T>
-constexpr WinogradMethod<T> kWinograd3{3,
-                                       transform_pixels<input_transform, T>,
-                                       transform_pixels<gradient_4, T>,
-                                       winograd_filter<filter_3>,
-                                       winograd_output<output_4, T>,
-                                       winograd_filter_grad<filter_grad_3>};
+constexpr auto kWinograd3 = kMethod<T, gradient_4, filter_3, output_4, filter_grad_3>;
 template <class T>
-constexpr WinogradMethod<T> kWinograd5{5,
-                                       transform_pixels<input_transform, T>,
-                                       transform_pixels<gradient_2, T>,
-                                       winograd_filter<filter_5>,
-                                       winograd_output<output_2, T>,
-                                       winograd_filter_grad<filter_grad_5>};
+constexpr auto kWinograd5 = kMethod<T, gradient_2, filter_5, output_2, filter_grad_5>;
 
 }  // namespace
 }  // namespace convoy
