@@ -21,13 +21,9 @@ void CudaBackend::linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y
     const int N = x.N, C = w.C, K = w.N;
     if (precision_ != Precision::kFp32)
         return conv2d(as_pixels(x), w, b, Window::square(1), relu, y, nullptr);
-    with_type(y.type, [&](auto type) {
-        using T = decltype(type);
-        const Epilogue<T> epilogue{elements<T>(y), b, relu};
-        if constexpr (std::is_same_v<T, float>)
-            multiply(Matrix<true, float>{x.floats(), N, C, C},
-                     Matrix<true, float>{w.floats(), K, C, C}, N, K, C, epilogue, memory_, stream_);
-    });
+    const Epilogue<float> epilogue{y.floats(), b, relu};
+    multiply(Matrix<true, float>{x.floats(), N, C, C}, Matrix<true, float>{w.floats(), K, C, C}, N,
+             K, C, epilogue, memory_, stream_);
 }
 
 void CudaBackend::linear_grad_x(Tensor dy, Tensor w, Tensor mask, Tensor dx) {
@@ -36,14 +32,9 @@ void CudaBackend::linear_grad_x(Tensor dy, Tensor w, Tensor mask, Tensor dx) {
     const int N = dx.N, C = w.C, K = w.N;
     if (precision_ != Precision::kFp32)
         return conv2d_grad_x(dy, w, Window::square(1), mask, as_pixels(dx), false);
-    with_type(dx.type, [&](auto type) {
-        using T = decltype(type);
-        const Epilogue<T> epilogue{elements<T>(dx), nullptr, false, elements<T>(mask)};
-        if constexpr (std::is_same_v<T, float>)
-            multiply(Matrix<true, float>{dy.floats(), N, K, K},
-                     Matrix<false, float>{w.floats(), C, K, C}, N, C, K, epilogue, memory_,
-                     stream_);
-    });
+    const Epilogue<float> epilogue{dx.floats(), nullptr, false, mask.floats()};
+    multiply(Matrix<true, float>{dy.floats(), N, K, K}, Matrix<false, float>{w.floats(), C, K, C},
+             N, C, K, epilogue, memory_, stream_);
 }
 
 void CudaBackend::linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) {
