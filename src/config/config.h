@@ -210,8 +210,8 @@ struct Option {
         field;
     const char* value;  // placeholder in --help: "B"; for an enumeration its names, in order
     unsigned commands, flags;
-    Limits limits;  // of a number
     const char* help;
+    Limits limits = {};  // of a number
 };
 
 std::span<const Option> options();
