@@ -6,7 +6,6 @@
 #include "src/job/device_choice.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -81,8 +80,8 @@ void choose_device(JobSession& job) {
     const int gpus = asked.empty() || asked == "cuda" ? count_gpus() : 0;
     if (gpus > 0) {
         const LocalRank local = local_rank(job.line, job.peers(), job.rank());
-        const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-        job.config.device = device_for(asked, local, gpus, visible && *visible);
+        const bool bound = !environment_variable("CUDA_VISIBLE_DEVICES").empty();
+        job.config.device = device_for(asked, local, gpus, bound);
         if (job.config.device == "cpu")
             job.log.notice("on the CPU: this host has ", counted(local.ranks, "rank"), " and ",
                            counted(gpus, "GPU"),
