@@ -1,7 +1,7 @@
 // exchange.h — small JSON values between the ranks. Collective: both block until all have called.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "net/communicator.h"
@@ -9,8 +9,16 @@
 namespace convoy {
 
 // Returns rank 0's value.
-nlohmann::json broadcast_json(Communicator& communicator, const nlohmann::json& mine);
+inline nlohmann::json broadcast_json(Communicator& communicator, const nlohmann::json& mine) {
+    return nlohmann::json::parse(broadcast_text(communicator, mine.dump()));
+}
 // Returns every rank's value, by rank.
-std::vector<nlohmann::json> gather_json(Communicator& communicator, const nlohmann::json& mine);
+inline std::vector<nlohmann::json> gather_json(Communicator& communicator,
+                                               const nlohmann::json& mine) {
+    std::vector<nlohmann::json> all;
+    for (const std::string& text : allgather_text(communicator, mine.dump()))
+        all.push_back(nlohmann::json::parse(text));
+    return all;
+}
 
 }  // namespace convoy
