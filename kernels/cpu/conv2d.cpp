@@ -45,8 +45,7 @@ struct PhaseTaps {
 
 constexpr int kImages = 16;  // converted by space_to_depth at a time: they stay in the L3 cache
 
-// The patches after space_to_depth, whose image is not stored yet. Without patches if the strides
-// differ, or are 1.
+// The patches after space_to_depth, without their image yet. None if the strides differ, or are 1.
 template <class T>
 PatchesOf<T> deep_patches(Tensor x, Window window, Tensor y) {
     const int s = window.stride_h, size = ceil_div(window.size_h, s);

@@ -91,8 +91,7 @@ struct RightSideOf {
 };
 using RightSide = RightSideOf<float>;
 
-// Products of floats, or of bf16 with sums in fp32, whose result is bf16 or floats. pack.h says how
-// bf16 is multiplied.
+// Products of floats, or of bf16 with sums in fp32 and a result in bf16 or fp32 (see pack.h).
 
 // result(row, j) = epilogue(Σ_k a(row,k)·b(k,j)). b is packed once, as a whole: for weights of
 // convolutions, which are small compared with the image.

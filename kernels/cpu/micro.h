@@ -176,8 +176,7 @@ struct Micro {
     // Products of bf16 in hardware, or null. In its tiles each word of a and b is not a float but a
     // pair of bf16, the numbers 2k and 2k+1 of the depth: a(i,2k)·b(2k,j) + a(i,2k+1)·b(2k+1,j).
     const Micro* pairs = nullptr;
-    // AMX: a tile must lie between begin() and end() on its thread. Direct products are faster than
-    // Winograd's method in fp32.
+    // AMX: a tile must lie between begin() and end() on its thread; Winograd's method is slower.
     bool amx = false;
     void (*begin)() = nullptr;
     void (*end)() = nullptr;

@@ -6,8 +6,7 @@
 //
 //       a: 16 pairs            b: 16 columns 16 columns
 //      ┌───────────┐           ┌───────────┬───────────┐     3 tiles are loaded for 2 products of
-//   16 │ tile 2    │        16 │ tile 3    │ tile 4    │     16·16·32 multiply-adds, 16 cycles
-//   each.
+//   16 │ tile 2    │        16 │ tile 3    │ tile 4    │     16·16·32 multiply-adds, 16 cycles each
 //      └───────────┘     pairs └───────────┴───────────┘     The rest of the depth, fewer than 16
 //                              ┌───────────┬───────────┐     pairs, is left to VDPBF16PS.
 //                           16 │ sums 0    │ sums 1    │

@@ -7,8 +7,7 @@
 //   Pairs     x0 x1 x2 x3  →  x0x1  x2x3      neighbours of the depth, for Micro::pairs
 //
 // If neighbours of the depth also lie next to each other in memory, pairs need no packing of their
-// own: words() is the same matrix as floats of half the depth, which are moved and never computed
-// with.
+// own: words() is the same matrix as floats of half the depth, which are only moved.
 #pragma once
 
 #include <algorithm>
@@ -64,8 +63,7 @@ inline void copy_run(To* to, const T* from, int n, const T* stop) {
         for (int i = 0; i < n; i += kChunk) std::copy_n(from + i, kChunk, to + i);
 }
 
-// How numbers in memory become words. put() writes `count` words of one row of the depth, or in
-// pairs of two rows.
+// How numbers in memory become words. put() writes `count` words of one row (Pairs: of two rows).
 struct Floats {
     using T = float;
     static constexpr int kDepth = 1;  // numbers of the depth in a word
@@ -188,8 +186,7 @@ void pack_by_row(const PatchesOf<T>& x, int64_t row, int rows, int begin, int en
 inline ptrdiff_t depth_panel_elems(const Micro& micro, int depth) {
     return ptrdiff_t(ceil_div(depth, kChunk)) * kChunk * micro.lane;
 }
-// The same for Micro::tile_by_depth: transposed panels, on AMX rows in chunks. Patches (and bf16)
-// are first copied to `rows`.
+// For Micro::tile_by_depth: transposed (on AMX: rows in chunks). `rows`: for a copy of the patches.
 template <class T>
 void pack_by_depth(const Micro& micro, const PatchesOf<T>& x, bool plain, int64_t row,
                    const Panels& panels, int begin, int end, float* rows, float* to) {

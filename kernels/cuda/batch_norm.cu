@@ -75,8 +75,7 @@ __device__ __forceinline__ void to_dz(float (&dz)[kWide], const float (&x)[kWide
     for (int e = 0; e < kWide; ++e) dz[e] = ActivateGrad{act}(dz[e], of[e]);
 }
 
-// y = act((x − center)·scale + shift + residual) in rows [begin, end), from channel c on. y may be
-// x or the residual.
+// y = act((x − center)·scale + shift + residual) in rows [begin, end). y may be x or the residual.
 template <int kWide, class T, class A, class B, class D>
 __device__ __forceinline__ void normalise(const T* x, const T* residual, T* y, int C, int c,
                                           int64_t begin, int64_t end, const A& center,

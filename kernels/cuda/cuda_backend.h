@@ -82,9 +82,8 @@ class CudaBackend final : public Backend {
     // A stream for uploads during the ops, and an event for the end of the last upload.
     cudaStream_t upload_stream_ = nullptr;
     cudaEvent_t uploaded_ = nullptr;
-    // A stream for downloads during the ops, and an event for the end of each download. An event is
-    // reused after 64 downloads. Then it belongs to a later download, so waiting for it is still
-    // correct.
+    // A stream for downloads during the ops, and an event for the end of each download. After 64
+    // downloads an event belongs to a later one, so waiting for it is still correct.
     cudaStream_t copy_stream_ = nullptr;
     cudaEvent_t ops_done_ = nullptr;
     std::array<cudaEvent_t, 64> copies_done_{};

@@ -2,8 +2,7 @@
 //
 // `--precision` sets the type of activations (CudaBackend::activations). Statistics, gradients of
 // weights, and sums are always floats. A kernel on activations is a template over their type. All
-// kernels compute in fp32. A bf16 is rounded when it is stored: to the nearest number, ties to
-// even.
+// kernels compute in fp32. A bf16 is rounded to nearest, ties to even, when it is stored.
 #pragma once
 
 #include <initializer_list>

@@ -103,8 +103,7 @@ struct Epilogue {
         return J % kCount == 0 && fits<P>(out) && fits<P>(mask);
     }
 };
-// Also computes the statistics of the columns of out from the tiles, if l is not cut into parts. A
-// tile is a strip.
+// Also computes statistics of the columns of out, if l is not cut into parts. A tile is a strip.
 template <class T>
 struct EpilogueWithMoments : Epilogue<T> {
     static constexpr bool kMoments = true;

@@ -50,8 +50,7 @@ class GraphRecording final : public Recording {
         capturing_ = false;
         memory_.stop_recording();
         const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
-        (void)cudaGetLastError();  // errors were thrown or are returned: the next op must not see
-                                   // them
+        (void)cudaGetLastError();  // was thrown or is returned: the next op must not see it
         return ended;
     }
 

@@ -12,8 +12,7 @@
 
 namespace convoy::CONVOY_DEVICE {
 
-// The rows of x as images of one pixel, on which a linear layer is a convolution with a window
-// of 1.
+// The rows of x as images of one pixel: a linear layer is then a convolution with a window of 1.
 static Tensor as_pixels(Tensor x) { return x.as({x.N, 1, 1, int(x.shape().row_elems())}); }
 
 void CudaBackend::linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y) {

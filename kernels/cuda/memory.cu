@@ -6,8 +6,7 @@
 
 namespace convoy::CONVOY_DEVICE {
 
-// Destructors do not throw: a failure here was reported by an earlier call, or ends with the
-// process.
+// Destructors do not throw: a failure here was reported by an earlier call.
 DeviceMemory::~DeviceMemory() {
     release_after(0);
     for (const Block& block : scratch_) (void)cudaFree(block.data);

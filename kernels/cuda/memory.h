@@ -47,18 +47,15 @@ class DeviceMemory {
     size_t blocks() const { return blocks_.size(); }
     void release_after(size_t count);
 
-    // Scratch block `slot`, at least `bytes` large. It may move when it grows, so its content lasts
-    // for one op only.
+    // Scratch block `slot`, at least `bytes` large. It may move: its content lasts for one op.
     void* scratch(Slot slot, size_t bytes);
     template <class T>
     T* scratch(Slot slot, size_t elems) {
         return static_cast<T*>(scratch(slot, elems * sizeof(T)));
     }
 
-    // Bytes of device memory in use. If a scratch block grew, only the new block counts.
-    size_t device_bytes() const { return device_bytes_; }
-    // Counts how often a scratch block had to move.
-    int moves() const { return moves_; }
+    size_t device_bytes() const { return device_bytes_; }  // in use
+    int moves() const { return moves_; }                   // how often a scratch block had to move
 
     // Returns a device copy of small host data, for the next kernels. The copy stays valid until
     // 1 MB more has been passed. `host` may change as soon as pass() returns.
@@ -67,8 +64,7 @@ class DeviceMemory {
         return static_cast<const T*>(pass_bytes(host.data(), host.size_bytes(), stream));
     }
 
-    // While ops are recorded (graph.cu), no scratch block may move, and pass() returns places in
-    // `data`.
+    // While ops are recorded (graph.cu), no scratch block may move; pass() gives places in `data`.
     void start_recording(PassedData& data) { recording_ = &data; }
     void stop_recording() { recording_ = nullptr; }
     bool is_recording() const { return recording_; }

@@ -63,8 +63,7 @@ __global__ void mma_chains_kernel(int rounds, float* out) {
 }  // namespace
 
 double CudaBackend::measure_peak_gflops() {
-    // About a millisecond on any GPU: the work grows with its multiprocessors. The emulator does
-    // little.
+    // About a millisecond on any GPU: the work grows with its multiprocessors.
     constexpr int kFmaRounds = kIsEmulator ? 16 : 60'000, kMmaRounds = kIsEmulator ? 2 : 8'000;
     const int blocks = 2 * processors_, threads = 256;
     float* out = memory_.scratch<float>(kSlotResult, 1);

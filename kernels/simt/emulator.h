@@ -142,8 +142,7 @@ struct Here {
 std::string hex(unsigned mask);
 std::string place_text();  // "kernel …, block …, thread …", empty outside of a kernel
 
-// launch.sed replaces `__shared__` by this: the one copy of a variable per block. Each declaration
-// has its own type `Tag`.
+// launch.sed replaces `__shared__` by this: one variable per block. Each has its own type `Tag`.
 void* shared_bytes(const void* tag, const char* name, size_t bytes, size_t align);
 template <class T, class Tag>
 T& shared(const char* name, size_t align) {

@@ -92,8 +92,7 @@ void Launch::run(const std::function<void()>& thread) const {
     std::lock_guard lock(stream.mutex);
     const uint64_t seed = order_seed * 1'000'003 + ++stream.launches;
     const int64_t blocks = count(grid_);
-    // Blocks in a random order: i → (step·i + start) mod blocks, where step and blocks have no
-    // common divisor.
+    // Blocks in a random order: i → (step·i + start) mod blocks, step and blocks coprime.
     Order order(seed);
     const int64_t start = order.below(uint32_t(std::min<int64_t>(blocks, 0xFFFFFFFF)));
     int64_t step = 1 + order.below(uint32_t(std::min<int64_t>(blocks, 0xFFFFFFFF)));

@@ -24,8 +24,7 @@ enum cudaError_t {
 };
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
-// Returns and clears the last error of this host thread. A launch that fails throws instead of
-// setting this error.
+// Returns and clears the last error of this host thread. A launch that fails throws instead.
 cudaError_t cudaGetLastError();
 cudaError_t failed(cudaError_t error);  // returns `error`, stores it for cudaGetLastError()
 

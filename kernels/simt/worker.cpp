@@ -64,8 +64,7 @@ int Worker::idle_fibre() {
     return fibre;
 }
 
-// The first function on a fibre's stack. It runs one thread of a block after the other; each return
-// to the scheduler ends one.
+// The first function on a fibre's stack. Runs one thread of a block after the other.
 void Worker::enter(transfer_t from) {
     Worker& worker = *static_cast<Worker*>(from.data);
     arrive_on_stack(nullptr, &worker.scheduler_stack_, &worker.scheduler_stack_bytes_);

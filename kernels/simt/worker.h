@@ -1,5 +1,4 @@
-// worker.h — runs the blocks of one system thread. For the files of the emulator only; kernels see
-// emulator.h.
+// worker.h — runs the blocks of one system thread. Inside the emulator; kernels see emulator.h.
 #pragma once
 
 #include <boost/context/detail/fcontext.hpp>

@@ -1,5 +1,4 @@
-// bench.h — the four speed tables of `trainer bench`. Each prints a table, or with config.json one
-// JSON object per row.
+// bench.h — the four speed tables of `trainer bench`. With config.json, a row is a JSON object.
 #pragma once
 
 #include <algorithm>

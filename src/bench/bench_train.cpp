@@ -83,8 +83,7 @@ class TrainBench {
     int measure(Clock::time_point started) {
         const auto waited = [&] { return trainer_ ? trainer_->seconds_waited_for_network() : 0; };
         const int groups = config_.steps > 0 ? int(config_.steps) : 5, H = config_.sync_every;
-        // The input has two buffers. A step is recorded when it uses its buffer for the second
-        // time.
+        // The input has two buffers. A step is recorded when it uses its buffer the second time.
         const int warm_up = no_graph().empty() ? 4 : 1;
         double total = 0, waited_before = 0, busy_before = 0, sent_before = 0;
         start_seconds_ = seconds_since(started);

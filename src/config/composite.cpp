@@ -1,5 +1,4 @@
-// composite.cpp — options that set several fields of Config: --augment, --cache, --schedule, --sync
-// and --threads.
+// composite.cpp — options that set several fields of Config, such as --augment and --sync.
 #include <algorithm>
 #include <limits>
 

@@ -243,8 +243,8 @@ std::map<std::string, std::string> job_settings(const Config& config, Command co
 void apply_settings(Config& config, const std::map<std::string, std::string>& settings);
 // Translates the settings of an earlier version (meta.json) to the options of this one.
 std::map<std::string, std::string> modern_settings(std::map<std::string, std::string> settings);
-// Reads the file of --settings: lines "name value", and comments that begin with #. Does not parse
-// the values. Throws Error.
+// Reads the file of --settings: lines "name value", # comments. Does not parse values. Throws
+// Error.
 std::map<std::string, std::string> read_settings(const std::string& path);
 
 // A default of some commands that differs from the default in Config. `shown`: its text in --help,

@@ -23,9 +23,8 @@ class JobSession {
     JobSession(const CommandLine& line, Log& log, Stop stop,
                const std::function<void(JoinOptions&)>& adjust = {});
 
-    // Collective. Every rank's `config` gets rank 0's value of each setting of the job. Call it
-    // once, after rank 0 has completed its settings. Throws Error if this rank's user gave another
-    // value.
+    // Collective, once, after rank 0 has completed its settings. Every rank's `config` gets rank
+    // 0's value of each setting of the job. Throws Error if this rank's user gave another value.
     void take_settings_of_rank0();
     // Communicator::regroup. Returns the old ranks of the new ring's members. `why`: for the log.
     std::vector<int> regroup(int64_t step, bool planned, std::string& why);
@@ -59,8 +58,7 @@ class JobSession {
 // The form of a setting in JOIN. Long values are hashed; equal values stay equal.
 std::string comparable(const std::string& value);
 
-// Joins, runs `command`, and returns its exit status. If `command` throws, the other ranks get the
-// cause and end as well.
+// Joins, runs `command`, returns its exit status. If it throws, other ranks get the cause and end.
 int run_in_job(const CommandLine& line, Log& log, const Stop& stop, int (*command)(JobSession&));
 
 // Who may connect: holders of a token, or anybody with --open. The token comes from --token-file,

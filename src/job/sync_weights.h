@@ -6,8 +6,7 @@
 
 namespace convoy {
 
-// Copies rank 0's `n` floats of device memory to every rank; n is the same on every rank.
-// Collective, blocking.
+// Copies rank 0's `n` floats of device memory to every rank. Collective (with one n), blocking.
 void broadcast_from_rank0(float* values, size_t n, Backend& backend, Communicator& communicator);
 
 // The number of floats of each arena.

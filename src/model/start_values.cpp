@@ -1,7 +1,6 @@
 // start_values.cpp — Philox and Box–Muller, 64 blocks of four draws at a time. VGG16 starts from
 // 138 million normal numbers, which take seconds with the library's log and cosine. Here every step
-// is a loop over lanes that the compiler vectorises, and log, sine and cosine are short series with
-// the accuracy of a float.
+// is a loop over lanes that the compiler vectorises, with short series as exact as a float.
 #include <algorithm>
 #include <bit>
 #include <cmath>
