@@ -263,8 +263,7 @@ void CudaBackend::batch_norm(Tensor x, GroupBounds groups, const float* mean_rst
     if (x.elems() == 0) return;
     const Slabs slabs = cut(groups, x, bounds(groups));
     const unsigned count = unsigned(slabs.count * slabs.parts);
-    with_columns({x, y, residual}, count, [&](auto type, auto wide, dim3 grid, dim3 block) {
-        using T = decltype(type);
+    with_columns({x, y, residual}, count, [&]<class T>(T, auto wide, dim3 grid, dim3 block) {
         normalise_kernel<T, wide()><<<grid, block, 0, stream_>>>(elements<T>(x), slabs, gamma, beta,
                                                                  elements<T>(residual), act,
                                                                  mean_rstd, elements<T>(y));
@@ -285,8 +284,7 @@ void CudaBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds gro
     float* parts = memory_.scratch<float>(kSlotSums, size_t(count) * 2 * C);
     float* factors = memory_.scratch<float>(kSlotFactors, size_t(slabs.count) * 2 * C);
     with_columns({x, act && dresidual ? y : x, dy, dx, dresidual}, count,
-                 [&](auto type, auto wide, dim3 grid, dim3 block) {
-                     using T = decltype(type);
+                 [&]<class T>(T, auto wide, dim3 grid, dim3 block) {
                      gradient_sums_kernel<T, wide()><<<grid, block, 0, stream_>>>(
                          elements<T>(x), elements<T>(y), elements<T>(dy), slabs, gamma, beta, act,
                          mean_rstd, elements<T>(dresidual), parts);
@@ -311,8 +309,7 @@ void CudaBackend::batch_norm_eval(Tensor x, const float* gamma, const float* bet
     if (x.elems() == 0) return;
     const size_t rows = x.elems() / x.C;
     with_columns(
-        {x, y, residual}, eval_slabs(rows), [&](auto type, auto wide, dim3 grid, dim3 block) {
-            using T = decltype(type);
+        {x, y, residual}, eval_slabs(rows), [&]<class T>(T, auto wide, dim3 grid, dim3 block) {
             eval_kernel<T, wide()>
                 <<<grid, block, 0, stream_>>>(elements<T>(x), rows, x.C, gamma, beta, mean, var,
                                               elements<T>(residual), act, eps, elements<T>(y));
@@ -332,8 +329,7 @@ void CudaBackend::batch_norm_eval_grad(Tensor x, Tensor y, Tensor dy, const floa
         act.kind = Activation::kNone;
     }
     const size_t rows = dy.elems() / dy.C;
-    with_columns({x, dy, dx}, eval_slabs(rows), [&](auto type, auto wide, dim3 grid, dim3 block) {
-        using T = decltype(type);
+    with_columns({x, dy, dx}, eval_slabs(rows), [&]<class T>(T, auto wide, dim3 grid, dim3 block) {
         eval_gradient_kernel<T, wide()>
             <<<grid, block, 0, stream_>>>(elements<T>(x), elements<T>(dy), rows, dy.C, gamma, beta,
                                           mean, var, act, eps, elements<T>(dx));

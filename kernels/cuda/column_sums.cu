@@ -46,8 +46,7 @@ void CudaBackend::add_column_sums(Tensor x, float* sums) {
     const int64_t rows = int64_t(x.elems()) / C;
     const int slabs = int(std::min<int64_t>(256, ceil_div(rows, 64)));
     float* parts = memory_.scratch<float>(kSlotSums, size_t(slabs) * C);
-    with_columns({x}, unsigned(slabs), [&](auto type, auto wide, dim3 grid, dim3 block) {
-        using T = decltype(type);
+    with_columns({x}, unsigned(slabs), [&]<class T>(T, auto wide, dim3 grid, dim3 block) {
         column_sums_kernel<T, wide()><<<grid, block, 0, stream_>>>(elements<T>(x), rows, C, parts);
         CUDA_LAUNCHED();
     });

@@ -170,8 +170,7 @@ __global__ void reorder_kernel(const T* __restrict__ from, Source source, T* __r
 Tensor reorder(Tensor from, const Source& source, Shape shape, Slot slot, DeviceMemory& memory,
                cudaStream_t stream) {
     const Tensor to(memory.scratch(slot, shape.elems() * bytes_of(from.type)), shape, from.type);
-    with_pack({to}, [&](auto type, auto wide) {
-        using T = decltype(type);
+    with_pack({to}, [&]<class T>(T, auto wide) {
         const size_t count = to.elems() / wide();
         ENSURE(count <= INT32_MAX, "a copy ", shape.text());
         reorder_kernel<T, wide()><<<std::min(ceil_div(count, 256), 4096), 256, 0, stream>>>(
@@ -219,11 +218,9 @@ void with_out(Type type, F&& f) {
     else
         with_type(type, f);
 }
-// Throws unless all hold numbers of the type of x.
-void check_types(Tensor x, std::initializer_list<Tensor> others) {
-    with_type(x.type, [&](auto type) {
-        for (Tensor other : others) (void)elements<decltype(type)>(other);
-    });
+// Throws unless both hold numbers of one type.
+void check_types(Tensor x, Tensor other) {
+    with_type(x.type, [&]<class T>(T) { (void)elements<T>(other); });
 }
 
 // Pixels and taps are words, and what a tap adds to an address is an int.
@@ -242,7 +239,7 @@ void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool
                          const Moments* of_y) {
     check_conv2d(x, w, window, y);
     check_pixels(x, y, window);
-    check_types(x, {w});
+    check_types(x, w);
     if (of_y) check_groups(y, of_y->groups);
     if (y.elems() == 0) return;
     if (is_depthwise(x, w)) {
@@ -257,12 +254,10 @@ void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool
         strips = make_strips(y, of_y->groups, precision_ == Precision::kFp32 ? kTile : kTensorRows,
                              kSlotSums);
     bool whole = false;
-    with_type(x.type, [&](auto type) {
-        using T = decltype(type);
+    with_type(x.type, [&]<class T>(T) {
         const auto patches = patches_of<T>(x, window, y);
         const Matrix<true, T> filters{elements<T>(w), w.N, patches.depths, patches.depths};
-        with_out<T>(y.type, [&](auto out) {
-            using Out = decltype(out);
+        with_out<T>(y.type, [&]<class Out>(Out) {
             const EpilogueWithMoments<Out> epilogue{{elements<Out>(y), b, relu}, strips};
             whole = product(precision_, patches, filters, patches.rows, w.N, patches.depths,
                             epilogue, memory_, stream_);
@@ -278,7 +273,7 @@ void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask,
                                 bool add) {
     check_conv2d(dx, w, window, dy);
     check_pixels(dx, dy, window);
-    check_types(dy, {w});
+    check_types(dy, w);
     check_grad_x(dx, w, mask, add);
     if (dx.elems() == 0) return;
     if (is_depthwise(dx, w)) return depthwise_grad_x(dy, w, window, mask, dx);
@@ -297,12 +292,10 @@ void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask,
                             {dy.C, v.taps, w.N, w.C, w.H * w.W, h.first_tap * w.W + v.first_tap,
                              window.stride_h * w.W, window.stride_w},
                             {taps, 1, dy.C, C}, kCopyOfFilters, memory_, stream_);
-            with_type(dy.type, [&](auto type) {
-                using T = decltype(type);
+            with_type(dy.type, [&]<class T>(T) {
                 const auto patches = patches_of<T>(dy, h, v);
                 const Matrix<false, T> matrix{elements<T>(filters), C, patches.depths, C};
-                with_out<T>(dx.type, [&](auto out) {
-                    using Out = decltype(out);
+                with_out<T>(dx.type, [&]<class Out>(Out) {
                     Epilogue<Out> epilogue{elements<Out>(dx), nullptr, false, elements<Out>(mask),
                                            add};
                     if (window.stride_h * window.stride_w > 1)
@@ -319,7 +312,7 @@ void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask,
 void CudaBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, float* db) {
     check_conv2d(x, dw, window, dy);
     check_pixels(x, dy, window);
-    check_types(x, {dy});
+    check_types(x, dy);
     if (dy.elems() == 0) return;
     if (db) add_column_sums(dy, db);
     if (is_depthwise(x, dw)) return depthwise_grad_w(x, dy, window, dw);
@@ -329,8 +322,7 @@ void CudaBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, f
     const Shape shape{dw.N, dw.H, dw.W, x.C};
     const Tensor sums =
         padded ? Tensor(memory_.scratch<float>(kSlotSums, shape.elems()), shape) : dw;
-    with_type(x.type, [&](auto type) {
-        using T = decltype(type);
+    with_type(x.type, [&]<class T>(T) {
         const PatchesOfTap<T> patches{patches_of<T>(x, window, dy)};
         const int J = patches.patches.depths, L = patches.patches.rows;
         const Matrix<false, T> outputs{elements<T>(dy), dy.C, L, dy.C};

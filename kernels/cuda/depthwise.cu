@@ -107,8 +107,7 @@ __global__ void grad_w_kernel(const T* __restrict__ x, Shape xs, const T* __rest
 
 void CudaBackend::depthwise(Tensor x, Tensor w, const float* b, Window window, bool relu,
                             Tensor y) {
-    with_pack({y, x}, [&](auto type, auto wide) {
-        using T = decltype(type);
+    with_pack({y, x}, [&]<class T>(T, auto wide) {
         const Pixels packs(y.shape(), wide());
         forward_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
             elements<T>(x), x.shape(), elements<T>(w), b, window, relu, elements<T>(y), packs);
@@ -117,8 +116,7 @@ void CudaBackend::depthwise(Tensor x, Tensor w, const float* b, Window window, b
 }
 
 void CudaBackend::depthwise_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) {
-    with_pack({dx, dy, mask}, [&](auto type, auto wide) {
-        using T = decltype(type);
+    with_pack({dx, dy, mask}, [&]<class T>(T, auto wide) {
         const Pixels packs(dx.shape(), wide());
         grad_x_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
             elements<T>(dy), dy.shape(), elements<T>(w), window, elements<T>(mask), elements<T>(dx),
@@ -134,8 +132,7 @@ void CudaBackend::depthwise_grad_w(Tensor x, Tensor dy, Window window, Tensor dw
     // As many parts as fill the GPU a few times, of 64 rows at least.
     const int parts = int(std::clamp<int64_t>(processors_ * 16 / blocks, 1, ceil_div(rows, 64)));
     float* sums = memory_.scratch<float>(kSlotProduct, size_t(parts) * dw.elems());
-    with_type(x.type, [&](auto type) {
-        using T = decltype(type);
+    with_type(x.type, [&]<class T>(T) {
         grad_w_kernel<T><<<dim3(ceil_div(x.C, kChannels), taps, parts), dim3(kChannels, kDepthRows),
                            0, stream_>>>(elements<T>(x), x.shape(), elements<T>(dy),
                                          Pixels({dy.N, dy.H, dy.W, 1}, 1), window, sums);

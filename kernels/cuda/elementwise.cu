@@ -145,8 +145,7 @@ __global__ void dropout_kernel(T* x, int images, size_t row, Divisor blocks, flo
 
 template <class F>
 void CudaBackend::map(Tensor x, Tensor y, F f) {
-    with_type(x.type, [&](auto type) {
-        using T = decltype(type);
+    with_type(x.type, [&]<class T>(T) {
         const size_t threads = x.bytes() / 16 + 16;  // and for what is left
         map_kernel<T, F><<<blocks_for(threads), kThreads, 0, stream_>>>(
             elements<T>(x), elements<T>(y), x.elems(), f);
@@ -165,8 +164,7 @@ void CudaBackend::scale_channels(Tensor x, Tensor s, Tensor y) {
     check_same("x", x, "y", y);
     check_scales(x, s);
     if (x.elems() == 0) return;
-    with_columns({x, s, y}, unsigned(x.N), [&](auto type, auto wide, dim3 grid, dim3 block) {
-        using T = decltype(type);
+    with_columns({x, s, y}, unsigned(x.N), [&]<class T>(T, auto wide, dim3 grid, dim3 block) {
         scale_channels_kernel<T, wide()><<<grid, block, 0, stream_>>>(
             elements<T>(x), elements<T>(s), x.H * x.W, x.C, elements<T>(y));
         CUDA_LAUNCHED();
@@ -180,8 +178,7 @@ void CudaBackend::scale_channels_grad(Tensor x, Tensor s, Tensor dy, Tensor dx, 
     check_scales(x, ds);
     if (x.elems() == 0) return;
     const std::initializer_list<Tensor> all = {x, s, dy, dx, ds};
-    with_columns(all, unsigned(x.N), [&](auto type, auto wide, dim3 grid, dim3 block) {
-        using T = decltype(type);
+    with_columns(all, unsigned(x.N), [&]<class T>(T, auto wide, dim3 grid, dim3 block) {
         scale_channels_grad_kernel<T, wide()>
             <<<grid, block, 0, stream_>>>(elements<T>(x), elements<T>(s), elements<T>(dy),
                                           x.H * x.W, x.C, elements<T>(dx), elements<T>(ds));
@@ -197,8 +194,7 @@ void CudaBackend::copy_channels(Tensor to, Tensor from, int first, bool add) {
     Tensor out = to, in = from;  // from their first channel on
     if (to.C > channels) out.data = static_cast<char*>(to.data) + size;
     if (from.C > channels) in.data = static_cast<char*>(from.data) + size;
-    with_pack({out, in}, [&](auto type, auto wide) {
-        using T = decltype(type);
+    with_pack({out, in}, [&]<class T>(T, auto wide) {
         const Pixels packs({int(to.elems() / size_t(to.C)), 1, 1, channels}, wide());
         copy_channels_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
             elements<T>(out), to.C, elements<T>(in), from.C, packs, add);
@@ -235,8 +231,7 @@ void CudaBackend::dropout(Tensor x, float p, const Draws& draws,
     const Draws* which = memory_.pass(std::span(&draws, 1), stream_);
     const size_t row = x.shape().row_elems(), blocks = (row + 3) / 4;
     ENSURE(x.N * blocks <= INT32_MAX, "dropout of a tensor ", x.shape().text());
-    with_type(x.type, [&](auto type) {
-        using T = decltype(type);
+    with_type(x.type, [&]<class T>(T) {
         dropout_kernel<T><<<blocks_for(x.N * blocks), kThreads, 0, stream_>>>(
             elements<T>(x), x.N, row, Divisor(int(blocks)), p, which, ids, purpose);
         CUDA_LAUNCHED();

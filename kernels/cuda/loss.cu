@@ -19,11 +19,8 @@ namespace {
 constexpr int kWarps = 4;
 constexpr unsigned kAll = 0xFFFFFFFFu;
 
-__device__ double warp_sum(double v) {
-    for (int by = 16; by > 0; by /= 2) v += __shfl_xor_sync(kAll, v, by);
-    return v;
-}
-__device__ int warp_sum(int v) {
+template <class T>
+__device__ T warp_sum(T v) {
     for (int by = 16; by > 0; by /= 2) v += __shfl_xor_sync(kAll, v, by);
     return v;
 }
@@ -109,8 +106,7 @@ void CudaBackend::softmax_cross_entropy(Tensor logits, std::span<const int32_t> 
     const float* parts_there = mixing ? memory_.pass(mixed.first_part, stream_) : nullptr;
     auto* losses = memory_.scratch<double>(kSlotSums, size_t(N) * 2);
     int* ranks = reinterpret_cast<int*>(losses + N);
-    with_type(dlogits.type, [&](auto type) {
-        using T = decltype(type);
+    with_type(dlogits.type, [&]<class T>(T) {
         cross_entropy_kernel<T><<<ceil_div(N, kWarps), dim3(32, kWarps), 0, stream_>>>(
             logits.floats(), labels_there, second_there, parts_there, N, C, whole, spread,
             elements<T>(dlogits), losses, ranks);

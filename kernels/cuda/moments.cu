@@ -173,8 +173,7 @@ void CudaBackend::moments(Tensor x, const Moments& to) {
     const int64_t height = std::max<int64_t>(64, ceil_div(rows, kFewStrips));
     const Strips strips = make_strips(x, to.groups, height, kSlotSums);
     const unsigned count = ceil_div(rows, height);
-    with_columns({x}, count, [&](auto type, auto wide, dim3 grid, dim3 block) {
-        using T = decltype(type);
+    with_columns({x}, count, [&]<class T>(T, auto wide, dim3 grid, dim3 block) {
         strips_kernel<T, wide()><<<grid, block, 0, stream_>>>(elements<T>(x), strips);
         CUDA_LAUNCHED();
     });

@@ -131,8 +131,7 @@ __global__ void avg_pool_grad_kernel(const T* __restrict__ dy, Shape ys, Divisor
 
 void CudaBackend::max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) {
     check_max_pool(x.shape(), window, y.shape());
-    with_pack({y, x}, [&](auto type, auto wide) {
-        using T = decltype(type);
+    with_pack({y, x}, [&]<class T>(T, auto wide) {
         const Pixels packs(y.shape(), wide());
         max_pool_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
             elements<T>(x), x.shape(), window, elements<T>(y), packs, argmax);
@@ -144,8 +143,7 @@ void CudaBackend::max_pool_grad(Tensor dy, const uint8_t* argmax, Window window,
                                 Tensor dx) {
     check_max_pool(dx.shape(), window, dy.shape());
     check_mask(mask, dx);
-    with_pack({dx, dy, mask}, [&](auto type, auto wide) {
-        using T = decltype(type);
+    with_pack({dx, dy, mask}, [&]<class T>(T, auto wide) {
         const Pixels packs(dx.shape(), wide());
         max_pool_grad_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
             elements<T>(dy), argmax, dy.shape(), window, elements<T>(mask), elements<T>(dx), packs);
@@ -157,8 +155,7 @@ void CudaBackend::avg_pool(Tensor x, Tensor y) {
     check_avg_pool(x, y);
     ENSURE(int64_t(x.H) * (y.H + 1) <= INT32_MAX && int64_t(x.W) * (y.W + 1) <= INT32_MAX, "x is ",
            x.shape().text(), ", y is ", y.shape().text());  // for Area
-    with_pack({y, x}, [&](auto type, auto wide) {
-        using T = decltype(type);
+    with_pack({y, x}, [&]<class T>(T, auto wide) {
         const Pixels packs(y.shape(), wide());
         avg_pool_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
             elements<T>(x), x.shape(), elements<T>(y), packs);
@@ -168,8 +165,7 @@ void CudaBackend::avg_pool(Tensor x, Tensor y) {
 
 void CudaBackend::avg_pool_grad(Tensor dy, Tensor dx, bool add) {
     check_avg_pool(dx, dy);
-    with_pack({dx, dy}, [&](auto type, auto wide) {
-        using T = decltype(type);
+    with_pack({dx, dy}, [&]<class T>(T, auto wide) {
         const Pixels packs(dx.shape(), wide());
         avg_pool_grad_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
             elements<T>(dy), dy.shape(), dy.H, dy.W, elements<T>(dx), dx.shape(), packs, add);
