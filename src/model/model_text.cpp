@@ -29,10 +29,8 @@ Words words_of(const std::string& line) {
 
 // A word for an error message: short, and without control characters.
 std::string shown(const std::string& word) {
-    std::string text = word.substr(0, 40);
-    for (char& c : text)
-        if (iscntrl((unsigned char)c)) c = '?';
-    return cat("'", text, word.size() > 40 ? "…'" : "'");
+    const std::string head = cut_text(word, 40);
+    return cat("'", printable(head), head.size() < word.size() ? "…'" : "'");
 }
 
 std::string hint(const std::string& word, const Words& candidates) {
