@@ -9,14 +9,10 @@
 
 namespace convoy {
 
-namespace {
-
 // gamma/√(var + eps) of each channel.
-void scale_of(const float* gamma, const float* var, float eps, int C, float* scale) {
+static void scale_of(const float* gamma, const float* var, float eps, int C, float* scale) {
     for (int c = 0; c < C; ++c) scale[c] = float(gamma[c] / std::sqrt(double(var[c]) + eps));
 }
-
-}  // namespace
 
 void CpuBackend::batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd,
                             const float* gamma, const float* beta, Tensor residual, Activation act,

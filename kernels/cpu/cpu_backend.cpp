@@ -10,9 +10,7 @@
 
 namespace convoy {
 
-namespace {
-constexpr size_t kCopyGrain = 65536;  // floats; for fewer, waking a thread takes longer
-}
+static constexpr size_t kCopyGrain = 65536;  // floats; for fewer, waking a thread takes longer
 
 CpuBackend::CpuBackend(const BackendOptions& options, const Micro& micro, std::string why)
     : cpu_(options.threads > 0 ? options.threads : available_cores(), micro),

@@ -9,21 +9,17 @@
 
 namespace convoy {
 
-namespace {
-
-constexpr int kBlocks = 64;  // Philox blocks drawn in parallel, one per vector lane
+static constexpr int kBlocks = 64;  // Philox blocks drawn in parallel, one per vector lane
 
 // A separate function without branches, half of which would be mispredicted.
 template <class T>
-void keep_some(T* v, const uint32_t* words, size_t count, float p, float scale) {
+static void keep_some(T* v, const uint32_t* words, size_t count, float p, float scale) {
 #pragma GCC ivdep
     for (size_t i = 0; i < count; ++i) {
         const float scaled = v[i] * scale;
         v[i] = float(int32_t(words[i] >> 8)) * 0x1p-24f >= p ? scaled : 0.0f;
     }
 }
-
-}  // namespace
 
 void CpuBackend::activate(Tensor x, Activation f) {
     with_type(x.type, [&]<class T>(T) {

@@ -7,19 +7,17 @@
 
 namespace convoy {
 
-namespace {
-
 // Whether to compute yᵀ = w·xᵀ instead of y = x·wᵀ. The weights are then A, which is read in the
 // order of memory, and the smaller x and y are transposed. It pays if the images fill whole panels.
-bool images_fill_columns(const Micro& micro, int images) {
+static bool images_fill_columns(const Micro& micro, int images) {
     const int spare = (micro.nr - images % micro.nr) % micro.nr;
     return images >= micro.nr && spare * 5 <= images;
 }
 
 // y[n][k] = act(transposed[k][n] + b[k]), y N×K, in squares that fit in L1.
 template <class Y>
-void transpose_back(Cpu& cpu, const float* transposed, const float* b, bool relu, int N, int K,
-                    Y* to) {
+static void transpose_back(Cpu& cpu, const float* transposed, const float* b, bool relu, int N,
+                           int K, Y* to) {
     constexpr int kSquare = 16;
     cpu.pool.for_each((K + kSquare - 1) / kSquare, [&](int square, int) {
         const int begin = square * kSquare, end = std::min(K, begin + kSquare);
@@ -30,8 +28,6 @@ void transpose_back(Cpu& cpu, const float* transposed, const float* b, bool relu
             }
     });
 }
-
-}  // namespace
 
 void CpuBackend::linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y) {
     check_linear(x, w, y);

@@ -9,17 +9,13 @@
 
 namespace convoy {
 
-namespace {
-
 // log Σ exp(x[c]), with the maximum subtracted first so that nothing overflows.
-double log_sum_exp(const float* x, int C) {
+static double log_sum_exp(const float* x, int C) {
     const double top = *std::max_element(x, x + C);
     double sum = 0;
     for (int c = 0; c < C; ++c) sum += std::exp(double(x[c]) - top);
     return top + std::log(sum);
 }
-
-}  // namespace
 
 void CpuBackend::softmax_cross_entropy(Tensor logits, std::span<const int32_t> labels,
                                        float smoothing, Tensor dlogits, float* sums,

@@ -11,11 +11,9 @@
 
 namespace convoy {
 
-namespace {
-
 // For each group: merges the statistics of its slabs into those of its first slab, in order.
-void merge_statistics(const std::vector<Slab>& slabs, double* parts, int64_t image_rows, int C,
-                      const Moments& to) {
+static void merge_statistics(const std::vector<Slab>& slabs, double* parts, int64_t image_rows,
+                             int C, const Moments& to) {
     size_t slab = 0;
     for (int g = 0; g + 1 < int(to.groups.size()); ++g) {
         const double images = to.groups[g + 1] - to.groups[g], M = images * double(image_rows);
@@ -43,8 +41,6 @@ void merge_statistics(const std::vector<Slab>& slabs, double* parts, int64_t ima
         }
     }
 }
-
-}  // namespace
 
 void CpuBackend::moments(Tensor x, const Moments& to) {
     check_groups(x, to.groups);

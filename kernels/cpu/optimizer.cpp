@@ -9,14 +9,12 @@
 
 namespace convoy {
 
-namespace {
-
-bool is_bad(float v) {  // infinite or NaN: all exponent bits are set
+static bool is_bad(float v) {  // infinite or NaN: all exponent bits are set
     return (std::bit_cast<uint32_t>(v) & 0x7F800000u) == 0x7F800000u;
 }
 
 // The first i in [0, n) for which x[i] is NaN or infinite, or -1.
-int64_t first_nonfinite(const float* x, size_t n, ThreadPool& pool) {
+static int64_t first_nonfinite(const float* x, size_t n, ThreadPool& pool) {
     constexpr size_t kBlock = 4096;  // checked without branches
     std::mutex mutex;
     size_t first = n;
@@ -33,8 +31,6 @@ int64_t first_nonfinite(const float* x, size_t n, ThreadPool& pool) {
     });
     return first < n ? int64_t(first) : -1;
 }
-
-}  // namespace
 
 void CpuBackend::sgd(float* w, const float* g, float* v, size_t n, const StepState* step,
                      float momentum, float weight_decay, bool nesterov, float rate) {

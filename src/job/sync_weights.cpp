@@ -34,15 +34,11 @@ static std::vector<std::vector<uint64_t>> gather_sums(const std::vector<uint64_t
     return all;
 }
 
-namespace {
-
 struct Held {  // a part of an arena, as this rank has it
     size_t arena, begin, size;
     std::span<float> host = {};
     std::vector<float> copy = {};
 };
-
-}  // namespace
 
 // The name of the first tensor that differs between ranks `root` and `other`. Collective.
 static std::string first_difference(const std::vector<Held>& parts, Params& params, int root,

@@ -4,8 +4,6 @@
 
 namespace convoy {
 
-namespace {
-
 class AvgPool final : public Layer {
  public:
     AvgPool(const LayerText& text, Builder& builder)
@@ -102,12 +100,10 @@ class WindowedAvgPool final : public Layer {
     Value y_value_, dx_value_;
 };
 
-std::unique_ptr<Layer> make(const LayerText& text, const Fusion&, Builder& builder) {
+static std::unique_ptr<Layer> make(const LayerText& text, const Fusion&, Builder& builder) {
     if (text.rows) return std::make_unique<AvgPool>(text, builder);
     return std::make_unique<WindowedAvgPool>(text, builder);
 }
-
-}  // namespace
 
 const LayerKind kAvgPool{.name = "avgpool",
                          .argument = "[W]",
