@@ -212,13 +212,10 @@ void winograd_filter_grad(const float* sums, ptrdiff_t xi_stride, int channels, 
         transform<T>([&](int i, int j) { return load(sums + (i * 6 + j) * xi_stride + c); },
                      [&](int i, int j, Vec v) {
                          float* to = dw + (i * Size<T>::kOut + j) * ptrdiff_t(channels) + c;
-                         if (count >= kWidth) {
+                         if (count >= kWidth)
                              store(to, load(to) + v);
-                             return;
-                         }
-                         float part[kWidth];
-                         store(part, v);
-                         for (int l = 0; l < count; ++l) to[l] += part[l];
+                         else
+                             store_few(to, load_few(to, count) + v, count);
                      });
     }
 }
