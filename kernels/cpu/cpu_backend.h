@@ -44,13 +44,10 @@ class CpuBackend : public Backend {
     // Calls f with the types of x and y: f(float(), float()), or in bf16 f(Bf16(), type of y).
     template <class F>
     void with_product_types(Tensor x, Tensor y, F&& f) {
-        check_product(x);
-        if (type_ == Type::kFloat32) return f(float(), float());
-        with_type(y.type, [&](auto out) { f(Bf16(), out); });
-    }
-    void check_product(Tensor x) const {
         ENSURE(x.type == type_, "this backend multiplies ", name_of(type_), ", the tensor ",
                x.shape().text(), " is ", name_of(x.type));
+        if (type_ == Type::kFloat32) return f(float(), float());
+        with_type(y.type, [&](auto out) { f(Bf16(), out); });
     }
 
     Cpu cpu_;

@@ -250,16 +250,6 @@ struct RowsOfResult {
     }
 };
 
-}  // namespace
-
-float* const* Cpu::for_threads(size_t elems) {
-    thread_blocks_.resize(pool.size());
-    for (int t = 0; t < pool.size(); ++t) thread_blocks_[t] = threads.get(t, elems);
-    return thread_blocks_.data();
-}
-
-namespace {
-
 template <class Form, class T, class Y>
 void multiply_words(Cpu& cpu, const Micro& micro, const PatchesOf<T>& x,
                     const RightSideOf<typename Form::T>& b, Form form, int columns,

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/memory.h"
@@ -24,7 +25,11 @@ struct Cpu {
 
     Cpu(int n, const Micro& micro) : pool(n, /*flushes=*/true), micro(micro) {}
     // Returns an array of pointers: [t] is scratch of `elems` floats for thread t.
-    float* const* for_threads(size_t elems);
+    float* const* for_threads(size_t elems) {
+        thread_blocks_.resize(pool.size());
+        for (int t = 0; t < pool.size(); ++t) thread_blocks_[t] = threads.get(t, elems);
+        return thread_blocks_.data();
+    }
 
  private:
     std::vector<float*> thread_blocks_;

@@ -154,16 +154,16 @@ struct RowsProduct {
     void multiply_group(const Block& block, int panel_begin, int panel_end, float* dw) const {
         const int panels = panel_end - panel_begin, count = block.out.count;
         int done = block.group * count;
-        const auto tile = [&](int m, int p) {
-            const int j = (panel_begin + p) * micro.nr;
-            const float* b = block.b + p * b_elems(block.count);
-            if constexpr (std::is_same_v<T, float>)
-                if (in_place()) b = patches.x + (block.next_row - block.count) * patches.C + j;
-            add_tile(block, m, j, b, in_place() ? patches.C : micro.nr, dw, ahead(block, done++));
-        };
         // The outer loop follows the rows of dw, which may be large; packed patches stay in L2.
         for (int m = 0; m < count; ++m)
-            for (int p = 0; p < panels; ++p) tile(m, p);
+            for (int p = 0; p < panels; ++p) {
+                const int j = (panel_begin + p) * micro.nr;
+                const float* b = block.b + p * b_elems(block.count);
+                if constexpr (std::is_same_v<T, float>)
+                    if (in_place()) b = patches.x + (block.next_row - block.count) * patches.C + j;
+                add_tile(block, m, j, b, in_place() ? patches.C : micro.nr, dw,
+                         ahead(block, done++));
+            }
     }
     // Tile number `done` prefetches this share of the next rows of dy, and of x if it is a matrix.
     std::span<const float> ahead(const Block& block, int done) const {
