@@ -260,7 +260,7 @@ std::vector<SourcePtr> open_images(const std::vector<std::string>& paths,
                         {options.cache, options.threads, remote}, log);
         std::vector<std::vector<int32_t>> class_of;
         for (const Shard& shard : shards) class_of.emplace_back(shard.index.labels.size());
-        all.push_back(std::make_shared<ShardSource>(std::move(shards), Names(), class_of));
+        all.push_back(shard_source(std::move(shards), Names(), class_of));
     };
     for (const std::string& path : paths) {
         try {

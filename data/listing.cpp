@@ -224,7 +224,7 @@ Listing list_shards(const Place& place, const Names& base, const DataOptions& op
                     for (const Label& label : shard.index.labels)
                         class_of.back().push_back(numbers.at(label));
                 }
-                return std::make_shared<ShardSource>(std::move(*shards), classes, class_of);
+                return shard_source(std::move(*shards), classes, class_of);
             }};
 }
 
