@@ -226,8 +226,7 @@ std::vector<SourcePtr> open_images(const std::vector<std::string>& paths,
     std::vector<SourcePtr> all;
     std::vector<ImageFile> files;  // of the source that comes next
     const auto end_files = [&] {
-        if (!files.empty())
-            all.push_back(std::make_shared<FileSource>("", Names(), std::exchange(files, {})));
+        if (!files.empty()) all.push_back(file_source("", Names(), std::exchange(files, {})));
     };
     const auto open = [&](const std::string& path) {
         const size_t before = files.size();
@@ -248,8 +247,7 @@ std::vector<SourcePtr> open_images(const std::vector<std::string>& paths,
         const Place& place = places.train;
         if (place.is_list) {
             FileList list = read_list(path, /*needs_labels=*/false);
-            all.push_back(
-                std::make_shared<FileSource>(list.folder, Names(), std::move(list.files)));
+            all.push_back(file_source(list.folder, Names(), std::move(list.files)));
             return;
         }
         if (place.shards.empty())

@@ -157,7 +157,7 @@ Listing list_folders(const std::string& folder, const DataOptions& options, Log&
     return {folder, known, [folder, loose, stop = options.stop, &log](const Names& classes) {
                 LeftOut left_out = loose;
                 auto files = files_of(folder, classes, log, {stop, &left_out});
-                return std::make_shared<FileSource>(folder, classes, std::move(files), left_out);
+                return file_source(folder, classes, std::move(files), left_out);
             }};
 }
 
@@ -268,7 +268,7 @@ static Listing list_lines(const std::string& path, const Names& base, const Data
                     file.label = numbers.at(list->labels[size_t(file.label)]);
                     if (file.label >= 0) kept.push_back(std::move(file));
                 }
-                return std::make_shared<FileSource>(list->folder, classes, std::move(kept));
+                return file_source(list->folder, classes, std::move(kept));
             }};
 }
 

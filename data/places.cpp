@@ -137,39 +137,49 @@ std::vector<ImageFile> files_of(const std::string& root, const Names& classes, L
     return files;
 }
 
-FileSource::FileSource(const std::string& root, const Names& classes, std::vector<ImageFile> files,
-                       LeftOut left_out)
-    : root_(root), files_(std::move(files)), fingerprint_(hash_bytes("files")) {
-    classes_ = classes, left_out_ = std::move(left_out);
-    for (const std::string& name : classes_) fingerprint_ = hash_bytes(name + '\n', fingerprint_);
-    for (const auto& [path, label, bytes] : files_) {
-        labels_.push_back(label);
-        fingerprint_ = hash_bytes(cat(path, '\n', label, ' ', bytes, '\n'), fingerprint_);
-    }
-}
-
-std::string FileSource::path(size_t i) const {
-    const std::string& path = files_[i].path;
-    return path.starts_with('/') ? path : within(root_, path);
-}
-std::string FileSource::name(size_t i) const { return printable(path(i)); }
-uint64_t FileSource::key(size_t i) const { return hash_bytes(files_[i].path); }
-
-void FileSource::read(size_t i, std::vector<uint8_t>& bytes) const try {
-    const StoragePtr file = open_local(path(i));
-    if (file->size() > kMaxSample)
-        fail(name(i), ": ", file->size(), " bytes; the limit is ", kMaxSample);
-    LargeImage::expect_encoded(file->size());
-    bytes.resize(file->size());
-    file->read(0, bytes);
-} catch (const Error& error) {
-    // A single image may be removed. If its folder is gone too, a disk or a mount fails.
-    std::error_code none;
-    if (fs::exists(fs::path(path(i)).parent_path(), none)) throw;
-    throw Unreachable(cat(error.what(), ", and its folder is gone"));
-}
-
 namespace {
+
+class FileSource final : public Source {
+ public:
+    FileSource(const std::string& root, const Names& classes, std::vector<ImageFile> files,
+               LeftOut left_out)
+        : root_(root), files_(std::move(files)), fingerprint_(hash_bytes("files")) {
+        classes_ = classes, left_out_ = std::move(left_out);
+        for (const std::string& name : classes_)
+            fingerprint_ = hash_bytes(name + '\n', fingerprint_);
+        for (const auto& [path, label, bytes] : files_) {
+            labels_.push_back(label);
+            fingerprint_ = hash_bytes(cat(path, '\n', label, ' ', bytes, '\n'), fingerprint_);
+        }
+    }
+
+    std::string name(size_t i) const override { return printable(title(i)); }
+    std::string title(size_t i) const override {
+        const std::string& path = files_[i].path;
+        return path.starts_with('/') ? path : within(root_, path);
+    }
+    void read(size_t i, std::vector<uint8_t>& bytes) const override try {
+        const StoragePtr file = open_local(title(i));
+        if (file->size() > kMaxSample)
+            fail(name(i), ": ", file->size(), " bytes; the limit is ", kMaxSample);
+        LargeImage::expect_encoded(file->size());
+        bytes.resize(file->size());
+        file->read(0, bytes);
+    } catch (const Error& error) {
+        // A single image may be removed. If its folder is gone too, a disk or a mount fails.
+        std::error_code none;
+        if (fs::exists(fs::path(title(i)).parent_path(), none)) throw;
+        throw Unreachable(cat(error.what(), ", and its folder is gone"));
+    }
+    uint64_t fingerprint() const override { return fingerprint_; }
+    uint64_t bytes(size_t i) const override { return files_[i].bytes; }
+    uint64_t key(size_t i) const override { return hash_bytes(files_[i].path); }
+
+ private:
+    const std::string root_;
+    const std::vector<ImageFile> files_;
+    uint64_t fingerprint_;
+};
 
 constexpr size_t kMaxNames = 1'000'000;  // of a pattern
 
@@ -355,6 +365,11 @@ Names matches(const std::string& pattern) {
 }
 
 }  // namespace
+
+SourcePtr file_source(const std::string& root, const Names& classes, std::vector<ImageFile> files,
+                      LeftOut left_out) {
+    return std::make_shared<FileSource>(root, classes, std::move(files), std::move(left_out));
+}
 
 std::vector<std::string> expand_braces(const std::string& pattern) {
     const size_t begin = pattern.find('{');

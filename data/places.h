@@ -28,26 +28,9 @@ struct ImageFile {
     uint64_t bytes = 0;
 };
 
-class FileSource final : public Source {
- public:
-    // The paths of `files` are relative to `root`; "": to the working folder.
-    FileSource(const std::string& root, const Names& classes, std::vector<ImageFile> files,
-               LeftOut left_out = {});
-
-    std::string name(size_t i) const override;
-    std::string title(size_t i) const override { return path(i); }
-    void read(size_t i, std::vector<uint8_t>& bytes) const override;
-    uint64_t fingerprint() const override { return fingerprint_; }
-    uint64_t bytes(size_t i) const override { return files_[i].bytes; }
-    uint64_t key(size_t i) const override;
-
- private:
-    std::string path(size_t i) const;
-
-    std::string root_;
-    std::vector<ImageFile> files_;
-    uint64_t fingerprint_;
-};
+// The paths of `files` are relative to `root`; "": to the working folder.
+SourcePtr file_source(const std::string& root, const Names& classes, std::vector<ImageFile> files,
+                      LeftOut left_out = {});
 
 bool has_image_name(const std::filesystem::path& path);  // by its extension
 // The kind of a file, as key of LeftOut: its extension in lower case.
