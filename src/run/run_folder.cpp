@@ -20,32 +20,43 @@ namespace convoy {
 
 namespace fs = std::filesystem;
 
-FolderLock::FolderLock(const std::string& folder, bool takes_over, Log& log)
-    : path_(folder + "/lock"), file_(open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
-    char host[256] = "";
-    gethostname(host, sizeof host - 1);
-    mine_ = cat("process ", getpid(), " on host ", host, "\n");
-    const int error = file_ < 0 || flock(file_, LOCK_EX | LOCK_NB) != 0 ? errno : 0;
-    const std::string other = holder();
-    if (error == EWOULDBLOCK && !takes_over) {
-        close(file_);
-        fail(folder, " is in use by ", other.substr(0, other.find('\n')),
-             ": end it first, or give another --out");
+// RUN/lock, which names the process that writes to the run folder. While this object lives, no
+// other process gets the lock, except a rank that takes the run over.
+class FolderLock {
+ public:
+    // Throws Error that names the other process, except if this process takes the run over.
+    FolderLock(const std::string& folder, bool takes_over, Log& log)
+        : path_(folder + "/lock"), file_(open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+        char host[256] = "";
+        gethostname(host, sizeof host - 1);
+        mine_ = cat("process ", getpid(), " on host ", host, "\n");
+        const int error = file_ < 0 || flock(file_, LOCK_EX | LOCK_NB) != 0 ? errno : 0;
+        const std::string other = holder();
+        if (error == EWOULDBLOCK && !takes_over) {
+            close(file_);
+            fail(folder, " is in use by ", other.substr(0, other.find('\n')),
+                 ": end it first, or give another --out");
+        }
+        if (error && error != EWOULDBLOCK)
+            log.notice(path_, " cannot be locked: ", std::strerror(error),
+                       "; nothing stops another process from using the run folder too");
+        std::ofstream(path_) << mine_;
     }
-    if (error && error != EWOULDBLOCK)
-        log.notice(path_, " cannot be locked: ", std::strerror(error),
-                   "; nothing stops another process from using the run folder too");
-    std::ofstream(path_) << mine_;
-}
+    ~FolderLock() {
+        if (file_ >= 0) close(file_);
+    }
+    FolderLock(const FolderLock&) = delete;
+    bool is_mine() const { return holder().empty() || holder() == mine_; }
 
-FolderLock::~FolderLock() {
-    if (file_ >= 0) close(file_);
-}
-
-std::string FolderLock::holder() const {
-    std::ifstream file(path_);
-    return {std::istreambuf_iterator<char>(file), {}};
-}
+ private:
+    std::string holder() const {
+        std::ifstream file(path_);
+        return {std::istreambuf_iterator<char>(file), {}};
+    }
+    const std::string path_;
+    std::string mine_;
+    const int file_;
+};
 
 static std::string open_run_folder(const Config& config, int rank) {
     std::string folder = config.out;
@@ -81,7 +92,7 @@ RunFolder::RunFolder(JobSetup& setup, Engine& engine, RunProgress& progress)
       path_(first_rank_ == 0 ? open_run_folder(config_, 0) : ""),
       lock_(path_.empty()
                 ? nullptr
-                : std::make_unique<FolderLock>(path_, /*takes_over=*/false, setup.job.log)),
+                : std::make_shared<FolderLock>(path_, /*takes_over=*/false, setup.job.log)),
       log(setup.job.log, path_, first_rank_, config_.log_every, int(setup.classes.size()),
           config_.tensorboard) {
     if (config_.save_every > 0)
@@ -94,7 +105,7 @@ void RunFolder::open() { path_ = open_run_folder(config_, std::max(first_rank_, 
 bool RunFolder::try_to_open() {
     try {
         open();
-        lock_ = std::make_unique<FolderLock>(path_, /*takes_over=*/true, setup_.job.log);
+        lock_ = std::make_shared<FolderLock>(path_, /*takes_over=*/true, setup_.job.log);
         log.become(0, path_, progress_.at.step);
     } catch (const std::exception& error) {
         path_.clear();

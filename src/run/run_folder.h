@@ -12,22 +12,6 @@
 
 namespace convoy {
 
-// RUN/lock, which names the process that writes to the run folder. While this object lives, no
-// other process gets the lock, except a rank that takes the run over.
-class FolderLock {
- public:
-    // Throws Error that names the other process, except if this process takes the run over.
-    FolderLock(const std::string& folder, bool takes_over, Log& log);
-    ~FolderLock();
-    bool is_mine() const { return holder().empty() || holder() == mine_; }
-
- private:
-    std::string holder() const;
-    const std::string path_;
-    std::string mine_;
-    const int file_;
-};
-
 class RunFolder {
  public:
     // On rank 0: --out, else the folder of the resumed run, else a new folder in runs/. Throws
@@ -62,7 +46,7 @@ class RunFolder {
     RunProgress& progress_;
     const int first_rank_ = setup_.rank();
     std::string path_;
-    std::unique_ptr<FolderLock> lock_;
+    std::shared_ptr<class FolderLock> lock_;    // while this rank writes there
     int64_t save_steps_ = 0, saved_step_ = -1;  // steps between checkpoints; step of the newest
 
  public:
