@@ -25,8 +25,8 @@ TEST_CASE("options: the command line beats CONVOY_ variables, which beat the def
     CHECK(line.given.at("batch") == "--batch");
     CHECK(parse({"train", "--batch=32"}).config.batch == 32);
     CHECK(parse({"bench", "train", "--batch", "8"}).command == kBenchTrain);
-    for (const CommandRow* row : kCommands)
-        CHECK(parse(split(row->name, ' ')).command == row->command);
+    for (const CommandRow& row : kCommands)
+        CHECK(parse(split(row.name, ' ')).command == row.command);
     CHECK(parse({"tune", "--steps", "40", "--lr"}).command == kLrFind);
     CHECK(parse({"tune", "--lr", "--steps", "40"}).config.lr == 0);
     CHECK(parse({"tune", "--lr=2"}).config.lr == 2);
@@ -378,8 +378,8 @@ TEST_CASE("options: what excludes or needs another option is named with it") {
 }
 
 TEST_CASE("options: a command's --help lists what it takes, with its own defaults") {
-    for (const CommandRow* row : kCommands) {
-        std::vector<std::string> words = split(row->name, ' ');
+    for (const CommandRow& row : kCommands) {
+        std::vector<std::string> words = split(row.name, ' ');
         words.push_back("--help");
         const std::string some = parse(words).help;
         words.back() = "--help-all";
@@ -393,12 +393,12 @@ TEST_CASE("options: a command's --help lists what it takes, with its own default
         for (const Option& option : options()) {
             CAPTURE(option.name);
             CHECK(contains(all, cat("\n  --", option.name, " ")) ==
-                  (row->takes(option) && !(option.flags & kHidden)));
+                  (row.takes(option) && !(option.flags & kHidden)));
         }
         for (const CommandDefault& own : command_defaults())
-            if (own.commands == row->command) {
+            if (own.commands == row.command) {
                 CAPTURE(own.option);
-                CHECK(row->takes(*find_option(own.option)));
+                CHECK(row.takes(*find_option(own.option)));
                 CHECK(contains(some, "[" + std::string(own.shown)));
             }
     }

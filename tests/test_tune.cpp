@@ -35,8 +35,8 @@ TEST_CASE("setups of a machine: one core first, never more threads than cores, n
     const auto check_options = [](const Setup& setup) {
         for (const auto& [name, value] : setup.options) {
             REQUIRE(find_option(name));
-            CHECK(kTrainRow.takes(*find_option(name)));
-            CHECK(kTuneRow.takes(*find_option(name)) == (name == "threads"));
+            CHECK(row_of(kTrain).takes(*find_option(name)));
+            CHECK(row_of(kTune).takes(*find_option(name)) == (name == "threads"));
             Config config;
             CHECK_NOTHROW(set_option(config, name, value));
         }

@@ -11,17 +11,13 @@
 
 namespace convoy {
 
-static int bench_train_in_job(JobSession& job) {
+int bench_train_in_job(JobSession& job) {
     const Clock::time_point started = Clock::now();
     job.take_settings_of_rank0();
     choose_device(job);
     const int signal = bench_train(job.config, job.communicator(), job.log, job.stop, started);
     job.finish();
     return signal ? 128 + signal : 0;
-}
-
-static int command_bench_train(const CommandLine& line, Log& log, const Stop& stop) {
-    return run_in_job(line, log, stop, bench_train_in_job);
 }
 
 static int bench_allreduce_in_job(JobSession& job) {
@@ -33,7 +29,7 @@ static int bench_allreduce_in_job(JobSession& job) {
 }
 
 // Without --coord all ranks are threads of this process.
-static int command_bench_allreduce(const CommandLine& given, Log& log, const Stop& stop) {
+int command_bench_allreduce(const CommandLine& given, Log& log, const Stop& stop) {
     CommandLine line = given;
     if (!access_of(given.config).token.empty() && line.config.shm == Toggle::kOn) {
         log.notice("with a token the ring uses encrypted TCP, so this measures with --shm off");
@@ -57,7 +53,7 @@ static int command_bench_allreduce(const CommandLine& given, Log& log, const Sto
     return status;
 }
 
-static int command_bench_kernels(const CommandLine& line, Log&, const Stop&) {
+int command_bench_kernels(const CommandLine& line, Log&, const Stop&) {
     const int batch = line.given.contains("batch") ? int(line.config.batch) : 0;
     if (bench_kernels(line.config, batch) == 0)
         fail("--filter '", line.config.filter,
@@ -65,7 +61,7 @@ static int command_bench_kernels(const CommandLine& line, Log&, const Stop&) {
     return 0;
 }
 
-static int command_bench_data(const CommandLine& line, Log& log, const Stop&) {
+int command_bench_data(const CommandLine& line, Log& log, const Stop&) {
     const Config& config = line.config;
     const Preprocess how =
         training_preprocess(config, (config.size.H ? config.size : 224).or_channels(3));
@@ -77,19 +73,5 @@ static int command_bench_data(const CommandLine& line, Log& log, const Stop&) {
     bench_data(data.train, how, options, config.cache_decoded.bytes, 4.0, table);
     return 0;
 }
-
-const CommandRow kBenchTrainRow = {"bench train", kBenchTrain, "[--model M --batch B --steps K]",
-                                   "images per second of training steps, without input pipeline",
-                                   command_bench_train};
-const CommandRow kBenchKernelsRow = {
-    "bench kernels", kBenchKernels, "[--filter WORD]",
-    "time each operation of real training steps, in percent of the machine's limit",
-    command_bench_kernels};
-const CommandRow kBenchAllreduceRow = {
-    "bench allreduce", kBenchAllreduce, "--world W [--bytes 1K,1M]",
-    "speed of sums among local processes, or across hosts with --coord and --rank",
-    command_bench_allreduce};
-const CommandRow kBenchDataRow = {"bench data", kBenchData, "[--data DIR --size S]",
-                                  "images per second of the input pipeline", command_bench_data};
 
 }  // namespace convoy

@@ -45,19 +45,19 @@ static constexpr const char* kLookUp = R"(    )
 complete -F _trainer trainer
 )";
 
-static int command_completion(const CommandLine& line, Log&, const Stop&) {
+int command_completion(const CommandLine& line, Log&, const Stop&) {
     if (line.files != std::vector<std::string>{"bash"})
         fail("completion knows only bash: trainer completion bash");
     std::map<std::string, std::set<std::string>> words;  // after a command, after "--option="
-    for (const CommandRow* row : kCommands) {
-        const std::vector<std::string> parts = split(row->name, ' ');
+    for (const CommandRow& row : kCommands) {
+        const std::vector<std::string> parts = split(row.name, ' ');
         words["trainer"].insert(parts[0]);
         if (parts.size() > 1) words[parts[0]].insert(parts[1]);
-        auto& own = words[row->name];
+        auto& own = words[row.name];
         own.merge(std::set<std::string>{"--help", "--help-all"});
         for (const Option& option : options())
-            if (row->takes(option) && !(option.flags & kHidden)) own.insert(cat("--", option.name));
-        if (row->takes_files) own.insert("<file>");
+            if (row.takes(option) && !(option.flags & kHidden)) own.insert(cat("--", option.name));
+        if (row.takes_files) own.insert("<file>");
     }
     for (const Option& option : options())
         if (*option.value && !(option.flags & kHidden))
@@ -74,8 +74,5 @@ static int command_completion(const CommandLine& line, Log&, const Stop&) {
         table, kLookUp);
     return 0;
 }
-
-const CommandRow kCompletionRow = with_files(
-    {"completion", kCompletion, "bash", "print the completion for bash", command_completion});
 
 }  // namespace convoy

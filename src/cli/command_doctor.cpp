@@ -180,7 +180,7 @@ Diagnosis coordinator(const std::string& coord) {
 
 }  // namespace
 
-static int command_doctor(const CommandLine& line, Log&, const Stop&) {
+int command_doctor(const CommandLine& line, Log&, const Stop&) {
     const Config& config = line.config;
     const auto address = coordinator_address(config.coord.empty() ? "localhost" : config.coord);
     const uint16_t own = config.port > 0 ? uint16_t(config.port) : address.second;
@@ -218,8 +218,5 @@ static int command_doctor(const CommandLine& line, Log&, const Stop&) {
     }
     return good ? 0 : 1;
 }
-
-const CommandRow kDoctorRow = {"doctor", kDoctor, "[--coord HOST:PORT]",
-                               "check this machine, and say what to repair", command_doctor};
 
 }  // namespace convoy

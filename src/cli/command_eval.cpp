@@ -75,7 +75,7 @@ static void print_result(const Sums& sums, double seconds, size_t classes, bool 
                    quality_text(sums, int(classes)), sums.correct, sums.count, sums.skipped, speed);
 }
 
-static int eval_in_job(JobSession& job) {
+int eval_in_job(JobSession& job) {
     Config& config = job.config;
     if (job.rank() == 0) take_data_options(job.line, config, job.log);
     job.take_settings_of_rank0();
@@ -130,12 +130,5 @@ static int eval_in_job(JobSession& job) {
     if (!missed.empty()) job.log.notice(missed);
     return missed.empty() ? 0 : 3;
 }
-
-static int command_eval(const CommandLine& line, Log& log, const Stop& stop) {
-    return run_in_job(line, log, stop, eval_in_job);
-}
-
-const CommandRow kEvalRow = {"eval", kEval, "--from RUN [options]",
-                             "loss and accuracy of a trained model on a data set", command_eval};
 
 }  // namespace convoy

@@ -10,7 +10,7 @@
 
 namespace convoy {
 
-static int command_finetune(const CommandLine& given, Log& log, const Stop& stop) {
+int command_finetune(const CommandLine& given, Log& log, const Stop& stop) {
     if (given.files.size() != 1)
         fail(
             "finetune takes one file of weights: trainer finetune WEIGHTS.pth --data DIR (the "
@@ -41,9 +41,5 @@ static int command_finetune(const CommandLine& given, Log& log, const Stop& stop
     config.freeze_epochs = std::min(config.freeze_epochs, std::max(config.epochs - 1, 0));
     return run_in_job(line, log, stop, train_in_job);
 }
-
-const CommandRow kFinetuneRow = with_files(
-    {"finetune", kFinetune, "WEIGHTS --data DIR [options]",
-     "train further from the weights in a file, PyTorch's or Convoy's", command_finetune});
 
 }  // namespace convoy

@@ -18,20 +18,20 @@ static bool is_flag(const Option& option) {
 
 // The command that the words name, and the number of words of its name.
 static std::pair<const CommandRow*, size_t> find_command(const std::vector<std::string>& words) {
-    if (words.empty() || words[0].starts_with("-")) return {kCommands[0], 0};
+    if (words.empty() || words[0].starts_with("-")) return {&kCommands[0], 0};
     std::pair<const CommandRow*, size_t> found = {nullptr, 1};
     std::vector<std::string> names;
-    for (const CommandRow* row : kCommands) {
-        const std::vector<std::string> parts = split(row->name, ' ');
+    for (const CommandRow& row : kCommands) {
+        const std::vector<std::string> parts = split(row.name, ' ');
         names.push_back(parts[0]);
         if (parts[0] != words[0]) continue;
-        if (parts.size() == 1) found.first = row;
+        if (parts.size() == 1) found.first = &row;
         if (parts.size() == 1 || words.size() == 1) continue;
-        if (parts[1] == words[1] && parts[1][0] != '-') return {row, 2};
+        if (parts[1] == words[1] && parts[1][0] != '-') return {&row, 2};
         if (std::ranges::any_of(words, [&](const std::string& word) {
                 return parts[1][0] == '-' && word.substr(0, word.find('=')) == parts[1];
             }))
-            return {row, 1};
+            return {&row, 1};
     }
     if (found.first) return found;
     if (words[0] == "bench")
@@ -50,9 +50,9 @@ static void take_rest(CommandLine& line, const CommandRow& row,
     std::vector<std::string> names;
     for (const Option& option : options())
         if (row.takes(option) && !(option.flags & kHidden)) names.push_back(option_name(option));
-    for (const CommandRow* other : kCommands)
+    for (const CommandRow& other : kCommands)
         for (const std::string& word : rest)
-            if (!row_is_given && word == split(other->name, ' ')[0])
+            if (!row_is_given && word == split(other.name, ' ')[0])
                 fail("the command comes first: trainer ", word, " [options]");
     for (const std::string& word : rest) {
         if (word.size() < 2 || word[0] != '-') {
@@ -96,8 +96,8 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
         return line;
     }
     if (help && words.size() == 2 && words[0] == "bench") {
-        for (const CommandRow* row : kCommands)
-            if (split(row->name, ' ')[0] == "bench") line.help += command_usage(*row);
+        for (const CommandRow& row : kCommands)
+            if (split(row.name, ' ')[0] == "bench") line.help += command_usage(row);
         return line;
     }
     const auto [row, taken] = find_command(words);

@@ -110,7 +110,7 @@ int report(const std::string& folder, bool as_json) {
 
 }  // namespace
 
-static int command_lr_find(const CommandLine& given, Log& log, const Stop& stop) {
+int command_lr_find(const CommandLine& given, Log& log, const Stop& stop) {
     CommandLine line = given;
     line.command = kTrain;
     Config& config = line.config;
@@ -130,9 +130,5 @@ static int command_lr_find(const CommandLine& given, Log& log, const Stop& stop)
     }
     return report(config.out, config.json);
 }
-
-const CommandRow kLrFindRow = {"tune --lr", kLrFind, "[MAX] [options]",
-                               "try learning rates up to MAX in --steps steps, and suggest one",
-                               command_lr_find};
 
 }  // namespace convoy

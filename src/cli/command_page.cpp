@@ -11,7 +11,7 @@
 
 namespace convoy {
 
-static int command_page(const CommandLine& line, Log& log, const Stop& stop) {
+int command_page(const CommandLine& line, Log& log, const Stop& stop) {
     if (line.files.size() != 1)
         fail("page takes the folder of one run, not ", line.files.size(), ": trainer page RUN");
     const std::string& run = line.files[0];
@@ -31,9 +31,5 @@ static int command_page(const CommandLine& line, Log& log, const Stop& stop) {
     }
     return 0;
 }
-
-const CommandRow kPageRow =
-    with_files({"page", kPage, "RUN [--page ADDRESS:PORT]",
-                "show a finished or a training run on a web page", command_page});
 
 }  // namespace convoy

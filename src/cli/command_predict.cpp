@@ -103,7 +103,7 @@ static bool predict_all(const Config& config, std::shared_ptr<const Source> sour
     return bad.empty();
 }
 
-static int command_predict(const CommandLine& line, Log& log, const Stop& stop) {
+int command_predict(const CommandLine& line, Log& log, const Stop& stop) {
     const Config& config = line.config;
     if (line.files.empty()) fail("predict needs images: trainer predict --from RUN FILE|DIR...");
     std::vector<std::string> faults;
@@ -125,9 +125,5 @@ static int command_predict(const CommandLine& line, Log& log, const Stop& stop) 
         log.info("wrote ", config.explain, "/: ", counted(int64_t(written.size()), "heat map"));
     return is_good ? 0 : 1;
 }
-
-const CommandRow kPredictRow =
-    with_files({"predict", kPredict, "--from RUN FILE|DIR...",
-                "the five most likely classes of each image", command_predict});
 
 }  // namespace convoy

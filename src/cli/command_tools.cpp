@@ -23,7 +23,7 @@ static int all_threads(const Config& config) {
     return config.decode_threads > 0 ? config.decode_threads : available_cpus();
 }
 
-static int command_check(const CommandLine& line, Log& log, const Stop&) {
+int command_check(const CommandLine& line, Log& log, const Stop&) {
     Config config = line.config;
     if (line.files.size() > 1) fail("check takes one data set: trainer check PATH");
     if (!line.files.empty() && line.given.contains("data"))
@@ -49,7 +49,7 @@ static FileFormat choose_format(const Config& config, std::initializer_list<File
          join_text(names, " or "));
 }
 
-static int command_pack(const CommandLine& line, Log& log, const Stop&) {
+int command_pack(const CommandLine& line, Log& log, const Stop&) {
     Config config = line.config;
     if (line.files.size() != 2 || line.given.contains("data"))
         fail("pack takes a data set and a folder, and no --data: trainer pack SRC OUT");
@@ -71,7 +71,7 @@ static int command_pack(const CommandLine& line, Log& log, const Stop&) {
     return 0;
 }
 
-static int command_coordinator(const CommandLine& line, Log& log, const Stop& stop) {
+int command_coordinator(const CommandLine& line, Log& log, const Stop& stop) {
     const Config& config = line.config;
     if (config.coord.empty()) fail("coordinator needs --coord HOST:PORT to listen at");
     const auto [host, port] = coordinator_address(config.coord);
@@ -79,7 +79,7 @@ static int command_coordinator(const CommandLine& line, Log& log, const Stop& st
     return stop() ? 128 + stop() : 0;
 }
 
-static int command_health(const CommandLine& line, Log&, const Stop&) {
+int command_health(const CommandLine& line, Log&, const Stop&) {
     const Config& config = line.config;
     const uint16_t default_port =
         coordinator_address(config.coord.empty() ? "localhost" : config.coord).second;
@@ -96,12 +96,12 @@ static int command_health(const CommandLine& line, Log&, const Stop&) {
     return 0;
 }
 
-static int command_token(const CommandLine&, Log&, const Stop&) {
+int command_token(const CommandLine&, Log&, const Stop&) {
     fmt::print("{}\n", make_token());
     return 0;
 }
 
-static int command_models(const CommandLine& line, Log& log, const Stop&) {
+int command_models(const CommandLine& line, Log& log, const Stop&) {
     if (!line.files.empty()) {
         fmt::print("{}", model_text(line.files[0]));
         return 0;
@@ -116,7 +116,7 @@ static int command_models(const CommandLine& line, Log& log, const Stop&) {
     return 0;
 }
 
-static int command_export(const CommandLine& line, Log& log, const Stop&) {
+int command_export(const CommandLine& line, Log& log, const Stop&) {
     const Config& config = line.config;
     const bool to_onnx =
         choose_format(config, {FileFormat::kSafetensors, FileFormat::kOnnx}) == FileFormat::kOnnx;
@@ -153,9 +153,10 @@ static std::vector<std::string> numbered_classes(const SafeTensors& content,
     return names;
 }
 
-static int command_import(const CommandLine& line, Log& log, const Stop&) {
+int command_import(const CommandLine& line, Log& log, const Stop&) {
     Config config = line.config;
-    if (line.files.size() != 1) fail("import takes one file: trainer import ", kImportRow.usage);
+    if (line.files.size() != 1)
+        fail("import takes one file: trainer import ", row_of(kImport).usage);
     if (config.out.empty()) fail("import needs --out FILE.safetensors");
     const SafeTensors content = read_weights(line.files[0], log);
     const auto backend = make_backend("cpu");
@@ -182,28 +183,5 @@ static int command_import(const CommandLine& line, Log& log, const Stop&) {
              report.text());
     return 0;
 }
-
-const CommandRow kCheckRow =
-    with_files({"check", kCheck, "PATH",
-                "decode every image of a data set and name the images that fail", command_check});
-const CommandRow kPackRow = with_files(
-    {"pack", kPack, "SRC OUT", "write any data set as shards, with their index", command_pack});
-const CommandRow kCoordinatorRow = {"coordinator", kCoordinator, "--coord HOST:PORT --world W",
-                                    "serve only the coordinator, if rank 0 should not do it",
-                                    command_coordinator};
-const CommandRow kHealthRow = {"health", kHealth, "[--coord HOST:PORT | --port P]",
-                               "ask the rank on this machine for its state; exit status 0 or 1",
-                               command_health};
-const CommandRow kTokenRow = {"token", kToken, "> FILE",
-                              "print a new secret for --token-file, which admits ranks to a job",
-                              command_token};
-const CommandRow kModelsRow =
-    with_files({"models", kModels, "[NAME]", "list the built-in networks, or print the text of one",
-                command_models});
-const CommandRow kExportRow = {"export", kExport, "--from RUN --out FILE",
-                               "write a model to one file: safetensors or ONNX", command_export};
-const CommandRow kImportRow =
-    with_files({"import", kImport, "FILE --out FILE [--model NAME] [--classes A,B]",
-                "convert weights with torchvision's names for eval and predict", command_import});
 
 }  // namespace convoy

@@ -23,14 +23,11 @@ int train_in_job(JobSession& job) {
     }
 }
 
-static int command_train(const CommandLine& line, Log& log, const Stop& stop) {
+int command_train(const CommandLine& line, Log& log, const Stop& stop) {
     if (line.given.empty())
         log.info("no options given: training ", line.config.model,
                  " on generated images; `trainer --help` lists commands and options");
     return run_in_job(line, log, stop, train_in_job);
 }
-
-const CommandRow kTrainRow = {"train", kTrain, "[options]",
-                              "train a network, alone or as one of several ranks", command_train};
 
 }  // namespace convoy

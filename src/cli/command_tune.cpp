@@ -35,7 +35,7 @@ std::string user_settings(const CommandLine& line, const Config& config, bool al
         const std::string name = option.name, value = get_option(config, name);
         const bool is_settled =
             all && option.flags & (kJob | kFollows) && value != get_option({}, name);
-        if (kTuneRow.takes(option) && !kOwn.contains(name) && !value.empty() &&
+        if (row_of(kTune).takes(option) && !kOwn.contains(name) && !value.empty() &&
             (line.given.contains(name) || is_settled))
             text += cat(name, " ", value, "\n");
     }
@@ -266,6 +266,8 @@ void print_forecasts(const JobTiming& timing, const Config& config, const Shares
     }
 }
 
+}  // namespace
+
 int plan_in_job(JobSession& job) {
     job.take_settings_of_rank0();
     JobSetup setup{job};
@@ -297,19 +299,5 @@ int command_tune(const CommandLine& given, Log& log, const Stop& stop) {
     line.config.stall = 1e6;  // the other ranks wait while rank 0 measures
     return run_in_job(line, log, stop, tune_in_job);
 }
-
-int command_plan(const CommandLine& line, Log& log, const Stop& stop) {
-    return run_in_job(line, log, stop, plan_in_job);
-}
-
-}  // namespace
-
-const CommandRow kTuneRow = {
-    "tune", kTune, "[options]   or: tune --plan [options], tune --lr [MAX] [options]",
-    "measure the fastest settings; --plan: predict a job's speed; --lr: suggest a learning rate",
-    command_tune};
-const CommandRow kPlanRow = {
-    "tune --plan", kPlan, "[options]",
-    "measure links and ranks, and predict the speed of a job for several options", command_plan};
 
 }  // namespace convoy

@@ -1,6 +1,7 @@
-// commands.h — the commands of the program. Each is a row, which is defined in the command's file.
+// commands.h — the commands of the program: a table, and a function each in command_*.cpp.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -11,39 +12,82 @@
 
 namespace convoy {
 
+// Returns the exit status, or throws Error. A signal ends a command at once if it never calls
+// `stop`. A command that runs in a job must call it (run_in_job does so first).
+using CommandFunction = int(const CommandLine& line, Log& log, const Stop& stop);
+CommandFunction command_train, command_finetune, command_predict, command_export, command_import,
+    command_check, command_pack, command_models, command_tune, command_lr_find, command_page,
+    command_token, command_health, command_doctor, command_coordinator, command_bench_kernels,
+    command_bench_allreduce, command_bench_data, command_completion;
+
+// The part of a command after it has joined a job. Tests call train_in_job(), too.
+using JobFunction = int(JobSession& job);
+JobFunction train_in_job, eval_in_job, plan_in_job, bench_train_in_job;
+template <JobFunction work>
+int in_job(const CommandLine& line, Log& log, const Stop& stop) {
+    return run_in_job(line, log, stop, work);
+}
+
 struct CommandRow {
     const char* name;  // as typed: "bench train"; "tune --plan" is tune with this option
     Command command;   // the command takes the options that have this bit
-    const char* usage;
-    const char* help;
-    // Returns the exit status, or throws Error. A signal ends a command at once if it never calls
-    // `stop`. A command that runs in a job must call it (run_in_job does so first).
-    int (*run)(const CommandLine& line, Log& log, const Stop& stop);
+    CommandFunction* run;
+    const char *usage, *help;
     bool takes_files = false;  // words without an option
 
     bool takes(const Option& option) const { return option.commands & command; }
 };
-inline CommandRow with_files(CommandRow row) {
-    row.takes_files = true;
-    return row;
-}
-
-extern const CommandRow kTrainRow, kFinetuneRow, kEvalRow, kPredictRow, kExportRow, kImportRow,
-    kCheckRow, kPackRow, kModelsRow, kTuneRow, kPlanRow, kLrFindRow, kPageRow, kTokenRow,
-    kHealthRow, kDoctorRow, kCoordinatorRow, kBenchTrainRow, kBenchKernelsRow, kBenchAllreduceRow,
-    kBenchDataRow, kCompletionRow;
 
 // Every command, in the order of --help; the first is the default.
-inline constexpr const CommandRow* kCommands[] = {
-    &kTrainRow,     &kFinetuneRow,    &kEvalRow,       &kPredictRow,      &kExportRow,
-    &kImportRow,    &kCheckRow,       &kPackRow,       &kModelsRow,       &kTuneRow,
-    &kPlanRow,      &kLrFindRow,      &kPageRow,       &kTokenRow,        &kHealthRow,
-    &kDoctorRow,    &kCoordinatorRow, &kBenchTrainRow, &kBenchKernelsRow, &kBenchAllreduceRow,
-    &kBenchDataRow, &kCompletionRow,
+inline constexpr CommandRow kCommands[] = {
+    {"train", kTrain, command_train, "[options]",
+     "train a network, alone or as one of several ranks"},
+    {"finetune", kFinetune, command_finetune, "WEIGHTS --data DIR [options]",
+     "train further from the weights in a file, PyTorch's or Convoy's", true},
+    {"eval", kEval, in_job<eval_in_job>, "--from RUN [options]",
+     "loss and accuracy of a trained model on a data set"},
+    {"predict", kPredict, command_predict, "--from RUN FILE|DIR...",
+     "the five most likely classes of each image", true},
+    {"export", kExport, command_export, "--from RUN --out FILE",
+     "write a model to one file: safetensors or ONNX"},
+    {"import", kImport, command_import, "FILE --out FILE [--model NAME] [--classes A,B]",
+     "convert weights with torchvision's names for eval and predict", true},
+    {"check", kCheck, command_check, "PATH",
+     "decode every image of a data set and name the images that fail", true},
+    {"pack", kPack, command_pack, "SRC OUT", "write any data set as shards, with their index",
+     true},
+    {"models", kModels, command_models, "[NAME]",
+     "list the built-in networks, or print the text of one", true},
+    {"tune", kTune, command_tune,
+     "[options]   or: tune --plan [options], tune --lr [MAX] [options]",
+     "measure the fastest settings; --plan: predict a job's speed; --lr: suggest a learning rate"},
+    {"tune --plan", kPlan, in_job<plan_in_job>, "[options]",
+     "measure links and ranks, and predict the speed of a job for several options"},
+    {"tune --lr", kLrFind, command_lr_find, "[MAX] [options]",
+     "try learning rates up to MAX in --steps steps, and suggest one"},
+    {"page", kPage, command_page, "RUN [--page ADDRESS:PORT]",
+     "show a finished or a training run on a web page", true},
+    {"token", kToken, command_token, "> FILE",
+     "print a new secret for --token-file, which admits ranks to a job"},
+    {"health", kHealth, command_health, "[--coord HOST:PORT | --port P]",
+     "ask the rank on this machine for its state; exit status 0 or 1"},
+    {"doctor", kDoctor, command_doctor, "[--coord HOST:PORT]",
+     "check this machine, and say what to repair"},
+    {"coordinator", kCoordinator, command_coordinator, "--coord HOST:PORT --world W",
+     "serve only the coordinator, if rank 0 should not do it"},
+    {"bench train", kBenchTrain, in_job<bench_train_in_job>, "[--model M --batch B --steps K]",
+     "images per second of training steps, without input pipeline"},
+    {"bench kernels", kBenchKernels, command_bench_kernels, "[--filter WORD]",
+     "time each operation of real training steps, in percent of the machine's limit"},
+    {"bench allreduce", kBenchAllreduce, command_bench_allreduce, "--world W [--bytes 1K,1M]",
+     "speed of sums among local processes, or across hosts with --coord and --rank"},
+    {"bench data", kBenchData, command_bench_data, "[--data DIR --size S]",
+     "images per second of the input pipeline"},
+    {"completion", kCompletion, command_completion, "bash", "print the completion for bash", true},
 };
-
-// Trains in a job that was joined. Blocks; returns the exit status; throws Error. Also for tests.
-int train_in_job(JobSession& job);
+inline const CommandRow& row_of(Command command) {
+    return *std::ranges::find(kCommands, command, &CommandRow::command);
+}
 
 // A learning rate, and the loss of the step with this rate.
 struct RatePoint {

@@ -64,12 +64,12 @@ std::string program_help(bool all) {
         "\nUsage: trainer [train] [options]\n"
         "       trainer COMMAND --help      the options of a command\n\nCommands:\n";
     std::string last;
-    for (const CommandRow* row : kCommands) {
-        const std::string name = split(row->name, ' ')[0];
+    for (const CommandRow& row : kCommands) {
+        const std::string name = split(row.name, ' ')[0];
         if (std::exchange(last, name) == name && !all) continue;
         text += fmt::format(
-            "  {:<16} {}\n", all ? row->name : name,
-            !all && name == "bench" ? "measure speed: train, kernels, allreduce, data" : row->help);
+            "  {:<16} {}\n", all ? row.name : name,
+            !all && name == "bench" ? "measure speed: train, kernels, allreduce, data" : row.help);
     }
     text += all ? "\n" : "\nThe most important options:\n";
     text += option_lines(

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <ctime>
 #include <exception>
@@ -108,8 +107,7 @@ int main(int argc, char** argv) {
             fmt::print("{}", wrapped(line.help, terminal_width(stdout)));
             return with_output(0, command);
         }
-        const CommandRow& row = **std::ranges::find(kCommands, line.command, &CommandRow::command);
-        command = row.command;
+        command = line.command;
         set_up(log, line);
         check_command_line(line);
         if (getpid() == 1) end_on_signals();
@@ -117,7 +115,7 @@ int main(int argc, char** argv) {
         sigset_t trace;
         sigemptyset(&trace), sigaddset(&trace, SIGUSR2);
         sigprocmask(SIG_BLOCK, &trace, nullptr);
-        const int status = row.run(line, log, stop_signal);
+        const int status = row_of(command).run(line, log, stop_signal);
         log.detail(fmt::format("took {:.2f} s of processors", double(clock()) / CLOCKS_PER_SEC));
         return with_output(status, command);
     } catch (const std::exception& error) {
