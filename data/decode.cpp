@@ -19,8 +19,12 @@ namespace {
 
 using Bytes = std::span<const uint8_t>;
 
-struct ImageSize {
+// What the header of an image says.
+struct Header {
     int64_t W = 0, H = 0;
+    size_t alpha = 0;     // TIFF: offset of the kind of its extra channel; 0: there is none
+    int64_t largest = 0;  // PNM: value of a sample
+    size_t begin = 0;     // PNM: of the samples
 };
 
 constexpr std::string_view kPngSignature = "\x89PNG\r\n\x1a\n";
@@ -59,7 +63,7 @@ constexpr struct {
 };
 
 // RIFF, length, WEBP, then one of three kinds of first chunk.
-ImageSize webp_size(Bytes bytes) {
+Header webp_header(Bytes bytes) {
     if (bytes.size() < 32) return {};  // too short for any decoder
     const uint32_t packed = little_endian(bytes, 21);
     if (has_text(bytes, 12, "VP8 "))
@@ -70,7 +74,7 @@ ImageSize webp_size(Bytes bytes) {
     return {};
 }
 
-ImageSize bmp_size(Bytes bytes) {
+Header bmp_header(Bytes bytes) {
     if (little_endian(bytes, 14) == 12)
         return {little_endian(bytes, 18, 2), little_endian(bytes, 20, 2)};
     const int64_t H = int32_t(little_endian(bytes, 22));  // negative: the first row is on top
@@ -78,36 +82,22 @@ ImageSize bmp_size(Bytes bytes) {
 }
 
 // The first directory: number of entries (2), then tag (2), type (2), count (4), value (4) each.
-struct Tiff {
-    ImageSize size;
-    size_t alpha = 0;  // offset of the kind of its extra channel; 0: there is none
-};
-
-Tiff tiff_header(Bytes bytes) {
+Header tiff_header(Bytes bytes) {
     const bool is_big = bytes[0] == 'M';
     const auto number = [&](size_t at, int count) {
         return is_big ? big_endian(bytes, at, count) : little_endian(bytes, at, count);
     };
     const size_t directory = number(4, 4);
-    Tiff tiff;
+    Header tiff;
     for (uint32_t i = 0; i < number(directory, 2); ++i) {
         const size_t at = directory + 2 + size_t(i) * 12;
         const uint32_t value = number(at + 8, number(at + 2, 2) == 3 ? 2 : 4);
-        if (number(at, 2) == 256) tiff.size.W = value;
-        if (number(at, 2) == 257) tiff.size.H = value;
+        if (number(at, 2) == 256) tiff.W = value;
+        if (number(at, 2) == 257) tiff.H = value;
         if (number(at, 2) == 338 && number(at + 4, 4) == 1) tiff.alpha = at + 8;
     }
     return tiff;
 }
-
-// "P6", then width, height and largest value as decimal text between blanks and comments, and one
-// blank before the samples. They are bytes, or two bytes each if the largest value is above 255;
-// in P2 and P3 they are text. P1 and P4 hold bits, without a largest value.
-struct Pnm {
-    ImageSize size;
-    int64_t largest = 0;
-    size_t begin = 0;  // of the samples
-};
 
 // The decimal number after blanks and comments; -1 if there is none.
 int64_t next_number(Bytes bytes, size_t& at) {
@@ -122,10 +112,13 @@ int64_t next_number(Bytes bytes, size_t& at) {
     return value;
 }
 
-Pnm pnm_header(Bytes bytes) {
+// "P6", then width, height and largest value as decimal text between blanks and comments, and one
+// blank before the samples. They are bytes, or two bytes each if the largest value is above 255;
+// in P2 and P3 they are text. P1 and P4 hold bits, without a largest value.
+Header pnm_header(Bytes bytes) {
     size_t at = 2;
-    Pnm pnm;
-    pnm.size.W = next_number(bytes, at), pnm.size.H = next_number(bytes, at);
+    Header pnm;
+    pnm.W = next_number(bytes, at), pnm.H = next_number(bytes, at);
     if (bytes[1] != '1' && bytes[1] != '4') pnm.largest = next_number(bytes, at);
     pnm.begin = std::min(at + 1, bytes.size());
     return pnm;
@@ -134,12 +127,12 @@ Pnm pnm_header(Bytes bytes) {
 // Points `raw` to the samples of a PNM as bytes. If their largest value is not 255, they are scaled
 // to 0 to 255 in `memory`, rounded as Pillow does. OpenCV decodes bits: then `raw` is empty.
 // Returns the fault, or nullptr.
-const char* find_raw(Bytes bytes, std::vector<uint8_t>& memory, Bytes& raw) {
+const char* find_raw(Bytes bytes, const Header& header, std::vector<uint8_t>& memory, Bytes& raw) {
     if (bytes[1] == '1' || bytes[1] == '4') return nullptr;
-    const auto [size, largest, begin] = pnm_header(bytes);
+    const auto [W, H, alpha, largest, begin] = header;
     if (largest < 1 || largest > UINT16_MAX)
         return "truncated or damaged: its largest value is not between 1 and 65535";
-    const size_t n = size_t(size.H) * size_t(size.W) * (bytes[1] % 3 == 0 ? 3 : 1);
+    const size_t n = size_t(H) * size_t(W) * (bytes[1] % 3 == 0 ? 3 : 1);
     if (bytes[1] > '4' && largest == UINT8_MAX) {
         raw = bytes.subspan(begin, std::min(n, bytes.size() - begin));
         return raw.size() == n ? nullptr : "truncated: the image data ends early";
@@ -162,24 +155,24 @@ const char* find_raw(Bytes bytes, std::vector<uint8_t>& memory, Bytes& raw) {
     return nullptr;
 }
 
-// Width and height from the header of any format except JPEG, which libjpeg reads. If the header is
-// cut short they may be 0 or wrong.
-ImageSize size_of(Bytes bytes, std::string_view format) {
+// The header of any format except JPEG, which libjpeg reads. If it is cut short, width and height
+// may be 0 or wrong.
+Header header_of(Bytes bytes, std::string_view format) {
     if (format == "png") return {big_endian(bytes, 16), big_endian(bytes, 20)};
-    if (format == "webp") return webp_size(bytes);
-    if (format == "bmp") return bmp_size(bytes);
-    if (format == "tif") return tiff_header(bytes).size;
-    return pnm_header(bytes).size;
+    if (format == "webp") return webp_header(bytes);
+    if (format == "bmp") return bmp_header(bytes);
+    return format == "tif" ? tiff_header(bytes) : pnm_header(bytes);
 }
 
 // Whether pixels are missing at the end of an uncompressed BMP or a PBM (P4). The header of these
 // formats gives the number of bytes.
-bool is_truncated(Bytes bytes, ImageSize size) {
+bool is_truncated(Bytes bytes, const Header& header) {
     int64_t begin = 0, bits = 0, unit = 8;  // of the pixels; of a pixel; rows are whole units
     if (bytes[0] == 'B' && little_endian(bytes, 14) >= 40 && little_endian(bytes, 30) == 0)
         begin = little_endian(bytes, 10), bits = little_endian(bytes, 28, 2), unit = 32;
     if (has_text(bytes, 0, "P4")) bits = 1;
-    return begin + (size.W * bits + unit - 1) / unit * unit / 8 * size.H > int64_t(bytes.size());
+    return begin + (header.W * bits + unit - 1) / unit * unit / 8 * header.H >
+           int64_t(bytes.size());
 }
 
 // Copies the chunks of a PNG that hold the pixels into `out`, and tests their checksums. The other
@@ -289,11 +282,11 @@ void Decoder::open(Bytes bytes, const std::string& name) {
             if (has_text(bytes, at, signature)) fail(name, ": not read here: ", what);
         fail(name, ": not an image (neither JPEG, PNG, WebP, BMP, TIFF nor PNM)");
     }
-    ImageSize size;
+    Header header;
     if (is_jpeg_) {
         if (!jpeg_) jpeg_ = std::make_unique<JpegReader>();
         jpeg_->open(bytes, name);
-        size = {jpeg_->W(), jpeg_->H()};
+        header = {jpeg_->W(), jpeg_->H()};
     } else {
         if (format == "png") {
             if (const char* fault = essential_png(bytes, prepared_)) fail(name, ": ", fault);
@@ -301,18 +294,17 @@ void Decoder::open(Bytes bytes, const std::string& name) {
         }
         if (format == "webp" && has_text(bytes, 12, "VP8X") && (little_endian(bytes, 20, 1) & 2))
             fail(name, ": not read here: an animated WebP: convert one frame of it to PNG");
-        size = size_of(bytes, format);
+        header = header_of(bytes, format);
     }
-    check_claim(name, size.H, size.W, bytes.size(), max_pixels_);
-    H_ = int(size.H), W_ = int(size.W);
-    if (is_truncated(bytes, size)) fail(name, ": truncated: the image data ends early");
+    check_claim(name, header.H, header.W, bytes.size(), max_pixels_);
+    H_ = int(header.H), W_ = int(header.W);
+    if (is_truncated(bytes, header)) fail(name, ": truncated: the image data ends early");
     if (bytes[0] == 'P')
-        if (const char* fault = find_raw(bytes, prepared_, raw_)) fail(name, ": ", fault);
+        if (const char* fault = find_raw(bytes, header, prepared_, raw_)) fail(name, ": ", fault);
     // libtiff multiplies colours by alpha of kind 2, and does not if it is of kind 0, unspecified.
     // Colours with alpha of kind 1 are multiplied in the file.
-    const size_t alpha = format == "tif" ? tiff_header(bytes).alpha : 0;
     is_premultiplied_ = false;
-    if (alpha > 0 && alpha + 1 < bytes.size()) {
+    if (const size_t alpha = header.alpha; alpha > 0 && alpha + 1 < bytes.size()) {
         is_premultiplied_ = (bytes[alpha] | bytes[alpha + 1]) == 1;
         prepared_.assign(bytes.begin(), bytes.end());
         prepared_[alpha] = prepared_[alpha + 1] = 0;
