@@ -27,9 +27,9 @@ class PageServer {
     PageServer(const std::string& page, const PageState& state);
     // Waits up to three seconds if there are viewers, so that they get the last state.
     ~PageServer();
-    // The URL to open in a browser, with the token. host: this machine's name for other machines,
-    // used if the server listens on all its addresses.
-    std::string url(const std::string& host) const;
+    // The URL to open in a browser, with the token. host: this machine's name for other machines
+    // ("": its own), used if the server listens on all its addresses.
+    std::string url(std::string host = "") const;
 
  private:
     struct Server;

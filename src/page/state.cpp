@@ -1,10 +1,7 @@
 #include "src/page/state.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <filesystem>
 
 #include "src/base/check.h"
 
@@ -12,7 +9,7 @@ namespace convoy {
 
 using nlohmann::json;
 
-constexpr size_t kMostItems = 2000, kMostRanks = 1024, kMostText = 400, kMostLine = 1 << 20;
+constexpr size_t kMostItems = 2000, kMostRanks = 1024, kMostText = 400;
 
 double json_number(const json& of, const char* name) {
     const auto found = of.is_object() ? of.find(name) : of.end();
@@ -224,27 +221,6 @@ json PageState::snapshot(uint64_t after, double now) const {
             if (item.number > after) list.push_back(item.shown);
     }
     return all;
-}
-
-LogReader::LogReader(const std::string& run) : file_(nullptr, std::fclose) {
-    const std::string path = std::filesystem::is_directory(run) ? run + "/log.jsonl" : run;
-    file_.reset(std::fopen(path.c_str(), "rbe"));
-    if (!file_)
-        fail("cannot read ", path, ": ", std::strerror(errno),
-             ": give the folder of a run (--out, or runs/<time>)");
-}
-
-void LogReader::read(PageState& state) {
-    char part[1 << 16];
-    std::clearerr(file_.get());
-    while (const size_t n = std::fread(part, 1, sizeof part, file_.get())) {
-        rest_.append(part, n);
-        size_t begin = 0;
-        for (size_t end; (end = rest_.find('\n', begin)) != rest_.npos; begin = end + 1)
-            state.line(std::string_view(rest_).substr(begin, end - begin));
-        rest_.erase(0, begin);
-        if (rest_.size() > kMostLine) rest_.assign(1, '?');  // not a line of a log
-    }
 }
 
 }  // namespace convoy

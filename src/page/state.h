@@ -3,8 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
-#include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -22,7 +20,8 @@ class PageState {
     // Takes an object of the log (src/run/log.md lists them). Any thread. Ignores fields that have
     // another type or size.
     void event(const nlohmann::json& event);
-    // Takes a line of the log. Ignores a line that is not an object.
+    // Takes a line of the log. Ignores a line that is longer, or not an object.
+    static constexpr size_t kMostLine = 1 << 20;
     void line(std::string_view text);
 
     // The data that page.js shows; src/page/README.md has the fields. after: `next` of the previous
@@ -51,19 +50,6 @@ class PageState {
     uint64_t number_ = 0, whole_since_ = 0;
     double images_ = 0, regroups_ = 0, last_step_time_ = 0;
     double begin_time_ = 0, begin_step_ = 0;
-};
-
-// Reads a log, which may still grow, into a state.
-class LogReader {
- public:
-    // run: a folder, or the file itself. Throws Error if there is no log.
-    explicit LogReader(const std::string& run);
-    // Reads the new whole lines.
-    void read(PageState& state);
-
- private:
-    std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
-    std::string rest_;
 };
 
 }  // namespace convoy

@@ -1,8 +1,6 @@
 // run_report.cpp — see run_report.h.
 #include "src/run/run_report.h"
 
-#include <unistd.h>
-
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -63,11 +61,9 @@ void RunReport::log_job() {
 // the run.
 void RunReport::serve_page() {
     if (config_.page.empty() || setup_.rank() != 0 || page_) return;
-    char host[256] = "localhost";
-    gethostname(host, sizeof host - 1);
     try {
         page_ = std::make_unique<PageServer>(config_.page, page_state_);
-        log_.notice("page: ", page_->url(host));
+        log_.notice("page: ", page_->url());
     } catch (const Error& error) {
         log_.notice(error.what(), ". The run goes on without it");
     }
