@@ -1,13 +1,12 @@
-// music.cpp — see music.h. No sound is computed: each partial of a note, and each drum, is added
+// music.cpp — see mel.h. No sound is computed: each partial of a note, and each drum, is added
 // as power to the mel bands and frames in which a spectrogram would show it, with its decay.
-#include "tools/music.h"
+#include "tools/mel.h"
 
 #include <algorithm>
 #include <array>
 #include <string_view>
 
 #include "src/base/random.h"
-#include "tools/mel.h"
 
 namespace convoy {
 namespace {

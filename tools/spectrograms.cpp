@@ -1,7 +1,7 @@
 // spectrograms.cpp — sound files to images to train on: FOLDER/CLASS/NAME.wav (au, flac) becomes
 // OUT/CLASS/NAME-0.png, NAME-1.png, …: log-mel segments (tools/mel.h) of all channels' mean, one
 // after the other; the rest at the end is dropped. With --music OUT it makes such images of made-up
-// music (tools/music.h): OUT/KIND/00000.png, … `make spectrograms` builds it.
+// music: OUT/KIND/00000.png, … `make spectrograms` builds it.
 #include <fftw3.h>
 #include <fmt/format.h>
 #include <sndfile.h>
@@ -19,7 +19,6 @@
 #include "src/base/check.h"
 #include "src/base/number.h"
 #include "tools/mel.h"
-#include "tools/music.h"
 
 namespace fs = std::filesystem;
 using namespace convoy;
