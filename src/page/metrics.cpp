@@ -93,19 +93,12 @@ std::string PageState::metrics() const {
     page.add({"", "convoy_checkpoint_timestamp_seconds", "gauge", "Time of the last checkpoint."},
              "", json_number(facts_, "checkpoint_time"));
     page.add({"", "convoy_ranks", "gauge", "Ranks in the job."}, "", double(ranks_.size()));
-    for (size_t i = 0; i < std::size(kOfRanks);) {  // the metrics of one name, rank by rank
-        size_t end = i;
-        while (end < std::size(kOfRanks) &&
-               std::string_view(kOfRanks[end].name) == kOfRanks[i].name)
-            ++end;
+    for (const Metric& metric : kOfRanks)
         for (const json& rank : ranks_)
-            for (size_t k = i; k < end; ++k)
-                page.add(kOfRanks[k],
-                         cat("rank=\"", rank["rank"].get<size_t>(), "\",host=\"",
-                             label(json_text(rank, "address")), "\""),
-                         json_number(rank, kOfRanks[k].field));
-        i = end;
-    }
+            page.add(metric,
+                     cat("rank=\"", rank["rank"].get<size_t>(), "\",host=\"",
+                         label(json_text(rank, "address")), "\""),
+                     json_number(rank, metric.field));
     return page.text();
 }
 
