@@ -12,6 +12,7 @@
 #include <memory>
 #include <set>
 
+#include "data/storage.h"
 #include "src/base/bytes.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
@@ -71,13 +72,11 @@ class ZipFile {
 //
 // Files above 4 GB store offsets in another way (zip64) and are not checked.
 void check_directory(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    const uint64_t size = std::filesystem::file_size(path);
+    const StoragePtr file = open_local(path);
+    const uint64_t size = file->size();
     const auto bytes = [&](uint64_t at, uint64_t n) {
         std::vector<uint8_t> all(at < size ? std::min(n, size - at) : 0);
-        file.clear();
-        file.seekg(std::streamoff(at));
-        file.read(reinterpret_cast<char*>(all.data()), std::streamsize(all.size()));
+        if (!all.empty()) file->read(at, all);
         return all;
     };
     const uint64_t tail_at = size - std::min<uint64_t>(size, 22 + UINT16_MAX);
