@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "src/base/log.h"
-#include "src/checkpoint/meta.h"
 #include "src/checkpoint/safetensors.h"
 #include "src/train/trainer.h"
 
@@ -50,6 +49,26 @@ std::map<std::string, std::string> card_to_metadata(const ModelCard& card);
 // Throws Error naming `path` if the metadata lacks something.
 ModelCard card_from_metadata(const std::map<std::string, std::string>& metadata,
                              const std::string& path);
+
+// What meta.json holds.
+struct CheckpointMeta {
+    Position position;
+    double best_top1 = -1;  // best validation accuracy so far; -1: none
+    int64_t optimizer_steps = 0;
+    uint64_t data_fingerprint = 0;
+    std::map<std::string, std::string> settings;  // job settings of the run
+    // `position` counts in this order of samples (JobSetup::order); "" in older versions' files.
+    std::string order = {};
+    double peak_top1 = -1;                     // for --early-stop: best_top1 of all folders, and
+    int stale = 0;                             // how many validations came since
+    std::map<std::string, double> spent = {};  // resources that the whole job has used so far
+};
+
+using FileHashes = std::map<std::string, std::string>;  // SHA-256 in hexadecimal, by file name
+// The text of meta.json, with a checksum of itself.
+std::string meta_text(const CheckpointMeta& meta, const FileHashes& hashes);
+// Throws Error with the reason if neither meta_text() nor an older version wrote the text.
+CheckpointMeta parse_meta(const std::string& text, FileHashes& hashes);
 
 struct Checkpoint {
     std::string folder;

@@ -1,5 +1,5 @@
-// meta.cpp — see meta.h.
-#include "src/checkpoint/meta.h"
+// meta.cpp — meta.json of a checkpoint: the position of the run, its options, and checksums.
+#include "src/checkpoint/checkpoint.h"
 
 #include <nlohmann/json.hpp>
 #include <utility>

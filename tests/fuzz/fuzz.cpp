@@ -17,7 +17,7 @@
 #include "net/wire.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
-#include "src/checkpoint/meta.h"
+#include "src/checkpoint/checkpoint.h"
 #include "src/checkpoint/torch_file.h"
 #include "src/config/config.h"
 #include "src/job/offer.h"
