@@ -77,13 +77,9 @@ std::optional<int64_t> first_number(Bytes list) {
     return {};
 }
 
-struct Example {
-    Bytes image;
-    Label label;
-};
-
-Example parse_example(Bytes message) {
-    Example example;
+// The image and the label of an Example.
+Record parse_example(Bytes message) {
+    Record record;
     for (Message in{{message}}; in.has_next();) {
         const Field outer = in.next();
         if (outer.number != 1 || !outer.is_bytes) continue;
@@ -92,27 +88,26 @@ Example parse_example(Bytes message) {
             if (entry.number != 1 || !entry.is_bytes) continue;
             const std::string_view name = as_text(find(entry.bytes, 1));
             const Bytes feature = find(entry.bytes, 2);
-            if (name == "image/class/label") example.label.number = first_number(find(feature, 3));
-            if (name == "image/class/text") example.label.name = as_text(find(find(feature, 1), 1));
-            if (name == "image/encoded") example.image = find(find(feature, 1), 1);
+            if (name == "image/class/label") record.label.number = first_number(find(feature, 3));
+            if (name == "image/class/text") record.label.name = as_text(find(find(feature, 1), 1));
+            if (name == "image/encoded") record.bytes = find(find(feature, 1), 1);
         }
     }
-    return example;
+    return record;
 }
 
 // Reports the image of one Example whose bytes are at `offset`.
 void take_example(Bytes data, uint64_t offset, const Findings& findings) {
-    Example example;
+    Record record;
     try {
-        example = parse_example(data);
+        record = parse_example(data);
     } catch (const Error&) {
         return findings.fault(offset, "damaged: not a tf.train.Example");
     }
-    if (example.image.empty()) return findings.fault(offset, "no image/encoded in it");
-    if (!is_utf8(example.label.name))
-        return findings.fault(offset, "image/class/text is not UTF-8");
-    findings.record(
-        {offset + size_t(example.image.data() - data.data()), example.image, example.label});
+    if (record.bytes.empty()) return findings.fault(offset, "no image/encoded in it");
+    if (!is_utf8(record.label.name)) return findings.fault(offset, "image/class/text is not UTF-8");
+    record.offset = offset + size_t(record.bytes.data() - data.data());
+    findings.record(record);
 }
 
 }  // namespace
