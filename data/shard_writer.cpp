@@ -21,18 +21,20 @@ class OutputFile {
  public:
     explicit OutputFile(const std::string& path)
         : path_(path), file_(std::fopen(path.c_str(), "wbe"), std::fclose) {
-        if (!file_) fail(path, ": cannot be written: ", std::strerror(errno));
+        if (!file_) give_up();
     }
     void write(std::span<const uint8_t> bytes) {
-        if (std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) != bytes.size()) fail_now();
+        if (std::fwrite(bytes.data(), 1, bytes.size(), file_.get()) != bytes.size()) give_up();
     }
     std::FILE* get() const { return file_.get(); }
     void sync() {
-        if (std::fflush(file_.get()) != 0 || fsync(fileno(file_.get())) != 0) fail_now();
+        if (std::fflush(file_.get()) != 0 || fsync(fileno(file_.get())) != 0) give_up();
+    }
+    [[noreturn]] void give_up(int error = errno) {
+        fail(path_, ": cannot be written: ", std::strerror(error));
     }
 
  private:
-    [[noreturn]] void fail_now() { fail(path_, ": cannot be written: ", std::strerror(errno)); }
     const std::string path_;
     const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
 };
@@ -40,7 +42,7 @@ class OutputFile {
 class TarWriter final : public ShardWriter {
  public:
     explicit TarWriter(const std::string& path)
-        : path_(path), file_(path), tar_(archive_write_new(), archive_write_free) {
+        : file_(path), tar_(archive_write_new(), archive_write_free) {
         check(archive_write_set_format_ustar(tar_.get()));
         check(archive_write_set_bytes_in_last_block(tar_.get(), 1));
         check(archive_write_open_FILE(tar_.get(), file_.get()));
@@ -57,8 +59,7 @@ class TarWriter final : public ShardWriter {
 
  private:
     void check(int state) {
-        if (state < ARCHIVE_WARN)
-            fail(path_, ": cannot be written: ", std::strerror(archive_errno(tar_.get())));
+        if (state < ARCHIVE_WARN) file_.give_up(archive_errno(tar_.get()));
     }
     void member(const std::string& name, std::span<const uint8_t> bytes) {
         const std::unique_ptr<archive_entry, void (*)(archive_entry*)> entry(archive_entry_new(),
@@ -72,7 +73,6 @@ class TarWriter final : public ShardWriter {
             check(ARCHIVE_FATAL);
     }
 
-    const std::string path_;
     OutputFile file_;
     const std::unique_ptr<archive, int (*)(archive*)> tar_;
 };
