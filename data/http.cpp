@@ -141,18 +141,6 @@ std::string hint_for(long status, const std::string& region, const Location& loc
            "and that the key may read this object";
 }
 
-}  // namespace
-
-Location locate(const std::string& url, const Variable& variable) {
-    if (std::ranges::any_of(url, [](unsigned char c) { return c < 0x20 || c == 0x7f; }))
-        fail("a URL holds a control character, such as a line break");
-    if (url.starts_with("s3://")) return locate_s3(url, variable);
-    if (url.starts_with("http://") || url.starts_with("https://")) return locate_http(url);
-    fail("'", url.substr(0, url.find("://")), "://…' cannot be read: only http, https and s3 can");
-}
-
-namespace {
-
 struct Transfer {
     CURL* curl;
     const Location& location;
@@ -274,6 +262,14 @@ struct Transfer {
 };
 
 }  // namespace
+
+Location locate(const std::string& url, const Variable& variable) {
+    if (std::ranges::any_of(url, [](unsigned char c) { return c < 0x20 || c == 0x7f; }))
+        fail("a URL holds a control character, such as a line break");
+    if (url.starts_with("s3://")) return locate_s3(url, variable);
+    if (url.starts_with("http://") || url.starts_with("https://")) return locate_http(url);
+    fail("'", url.substr(0, url.find("://")), "://…' cannot be read: only http, https and s3 can");
+}
 
 Answer http_get(const Location& location, ObjectInfo& object, int file, uint64_t begin, long stall,
                 const std::atomic<bool>& stop) {
