@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 
 #include "data/index.h"
@@ -30,27 +30,23 @@ namespace {
 
 constexpr const char* kPlanName = "pack.plan";  // the plan of an unfinished set
 
-// Shrinks images that are larger than --max-side. For one thread.
-class Shrinker {
- public:
-    explicit Shrinker(const PackOptions& options)
-        : max_side_(options.max_side), decoder_(3, options.max_pixels) {}
-
-    void run(std::vector<uint8_t>& bytes, const std::string& name) {
-        decoder_.open(bytes, name);
-        const int H = decoder_.H(), W = decoder_.W(), side = std::max(H, W);
-        if (max_side_ == 0 || side <= max_side_) return;
-        decoder_.read(image_);
-        const auto [h, w] = fitted(H, W, max_side_);
-        bytes = encoded(resized(resizer_, image_, h, w), ".jpg");
-    }
-
- private:
-    const int max_side_;
-    Decoder decoder_;
-    Image image_;
-    Resizer resizer_;
+struct PackBuffers {  // of one thread
+    Decoder decoder;
+    Image image = {};
+    Resizer resizer = {};
 };
+
+// Checks the image, and shrinks it if it is larger than --max-side.
+void shrink(std::vector<uint8_t>& bytes, const std::string& name, int max_side,
+            PackBuffers& buffers) {
+    auto& [decoder, image, resizer] = buffers;
+    decoder.open(bytes, name);
+    const int H = decoder.H(), W = decoder.W();
+    if (max_side == 0 || std::max(H, W) <= max_side) return;
+    decoder.read(image);
+    const auto [h, w] = fitted(H, W, max_side);
+    bytes = encoded(resized(resizer, image, h, w), ".jpg");
+}
 
 // The training or the validation set: its images in the order of writing, and where shards begin.
 struct Part {
@@ -98,16 +94,16 @@ void write_shard(const ShardTask& task, const PackOptions& options, ProgressBar&
     const Part& part = *task.part;
     const std::string temporary = task.path + ".part";
     const auto writer = make_shard_writer(options.format, temporary);
-    std::optional<Shrinker> shrinker;
+    std::unique_ptr<PackBuffers> buffers;
     std::vector<uint8_t> bytes;
     for (uint64_t i = part.begins[task.number]; i < part.begins[task.number + 1]; ++i) {
         const uint64_t sample = part.sample(i);
         const int32_t label = part.source->label(sample);
         LargeImage large;
-        if (!shrinker) shrinker.emplace(options);
+        if (!buffers) buffers.reset(new PackBuffers{Decoder(3, options.max_pixels)});
         const std::string fault = image_fault(*part.source, sample, [&] {
             part.source->read(sample, bytes);
-            shrinker->run(bytes, part.source->name(sample));
+            shrink(bytes, part.source->name(sample), options.max_side, *buffers);
         });
         if (!fault.empty()) {
             std::lock_guard lock(losses.mutex);
@@ -116,7 +112,7 @@ void write_shard(const ShardTask& task, const PackOptions& options, ProgressBar&
             writer->add(fmt::format("{:09}", i), image_extension(bytes), bytes, label,
                         part.source->classes()[size_t(label)]);
         }
-        if (large.is_large()) shrinker.reset(), bytes = {};
+        if (large.is_large()) buffers.reset(), bytes = {};
         progress.add(1);
     }
     writer->close();
