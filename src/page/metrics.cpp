@@ -53,53 +53,44 @@ constexpr Metric kOfRanks[] = {
     {"sent_bytes", "convoy_network_sent_bytes_total", "counter", "Bytes sent to other ranks."},
 };
 
-class Page {
- public:
-    // Samples of one name must follow one another.
-    void add(const Metric& metric, const std::string& labels, double value) {
-        if (!std::isfinite(value)) return;
-        if (last_ != metric.name)
-            text_ += cat("# HELP ", metric.name, " ", metric.help, "\n# TYPE ", metric.name, " ",
-                         metric.type, "\n");
-        last_ = metric.name;
-        const char* comma = *metric.labels && !labels.empty() ? "," : "";
-        const std::string all = cat(labels, comma, metric.labels);
-        text_ += cat(metric.name, all.empty() ? "" : cat("{", all, "}"), " ", value, "\n");
-    }
-    std::string text() { return std::move(text_); }
-
- private:
-    std::string text_;
-    std::string_view last_;
-};
-
 }  // namespace
 
 std::string PageState::metrics() const {
     std::lock_guard lock(mutex_);
     const auto instant = [](double time) { return time > 0 ? time : NAN; };
-    Page page;
-    page.add({"", "convoy_job_info", "gauge", "The model that is trained."},
-             cat("model=\"", label(json_text(facts_, "model")), "\""), 1);
+    std::string text;
+    std::string_view last;  // samples of one name must follow one another
+    const auto add = [&](const Metric& metric, const std::string& labels, double value) {
+        if (!std::isfinite(value)) return;
+        if (last != metric.name)
+            text += cat("# HELP ", metric.name, " ", metric.help, "\n# TYPE ", metric.name, " ",
+                        metric.type, "\n");
+        last = metric.name;
+        const char* comma = *metric.labels && !labels.empty() ? "," : "";
+        const std::string all = cat(labels, comma, metric.labels);
+        text += cat(metric.name, all.empty() ? "" : cat("{", all, "}"), " ", value, "\n");
+    };
+    add({"", "convoy_job_info", "gauge", "The model that is trained."},
+        cat("model=\"", label(json_text(facts_, "model")), "\""), 1);
     for (const char* phase : {"starting", "training", "waiting", "done", "stopped", "failed"})
-        page.add({"", "convoy_state", "gauge", "1 for the state that the run is in."},
-                 cat("state=\"", phase, "\""), phase_ == phase);
-    for (const Metric& metric : kOfJob) page.add(metric, "", json_number(facts_, metric.field));
-    page.add({"", "convoy_images_total", "counter", "Images trained on."}, "", images_);
-    page.add({"", "convoy_regroups_total", "counter", "How often ranks were lost, left or joined."},
-             "", regroups_);
-    page.add({"", "convoy_last_step_timestamp_seconds", "gauge", "Time of the last logged step."},
-             "", instant(last_step_time_));
-    page.add({"", "convoy_checkpoint_timestamp_seconds", "gauge", "Time of the last checkpoint."},
-             "", json_number(facts_, "checkpoint_time"));
-    page.add({"", "convoy_ranks", "gauge", "Ranks in the job."}, "", double(ranks_.size()));
+        add({"", "convoy_state", "gauge", "1 for the state that the run is in."},
+            cat("state=\"", phase, "\""), phase_ == phase);
+    for (const Metric& metric : kOfJob) add(metric, "", json_number(facts_, metric.field));
+    add({"", "convoy_images_total", "counter", "Images trained on."}, "", images_);
+    add({"", "convoy_regroups_total", "counter", "How often ranks were lost, left or joined."}, "",
+        regroups_);
+    add({"", "convoy_last_step_timestamp_seconds", "gauge", "Time of the last logged step."}, "",
+        instant(last_step_time_));
+    add({"", "convoy_checkpoint_timestamp_seconds", "gauge", "Time of the last checkpoint."}, "",
+        json_number(facts_, "checkpoint_time"));
+    add({"", "convoy_ranks", "gauge", "Ranks in the job."}, "", double(ranks_.size()));
     for (const Metric& metric : kOfRanks)
         for (const json& rank : ranks_)
-            page.add(metric,
-                     cat("rank=\"", rank["rank"].get<size_t>(), "\",host=\"",
-                         label(json_text(rank, "address")), "\""),
-                     json_number(rank, metric.field));
-    return page.text();
+            add(metric,
+                cat("rank=\"", rank["rank"].get<size_t>(), "\",host=\"",
+                    label(json_text(rank, "address")), "\""),
+                json_number(rank, metric.field));
+    return text;
 }
 
 }  // namespace convoy
