@@ -18,7 +18,7 @@ struct Loader::Buffers {
     RowBuffers row = {};
 };
 
-Loader::Loader(std::shared_ptr<const Source> source, const Preprocess& how, LoaderOptions options,
+Loader::Loader(SourcePtr source, const Preprocess& how, LoaderOptions options,
                std::vector<float*> slots)
     : source_(std::move(source)), how_(how), options_(std::move(options)), slots_(slots.size()) {
     ENSURE(options_.threads >= 1 && !slots.empty() && options_.batch >= 1, options_.threads,

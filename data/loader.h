@@ -63,7 +63,7 @@ struct LoaderOptions {
 // decodes one more image per step, and shares do not change the result.
 class Loader {
  public:
-    Loader(std::shared_ptr<const Source> source, const Preprocess& how, LoaderOptions options,
+    Loader(SourcePtr source, const Preprocess& how, LoaderOptions options,
            std::vector<float*> slots);
     ~Loader();  // stops and joins the threads
 
@@ -118,7 +118,7 @@ class Loader {
     void finish(Slot& slot);
     Slot& slot_of(int64_t step) { return slots_[size_t(step) % slots_.size()]; }
 
-    const std::shared_ptr<const Source> source_;
+    const SourcePtr source_;
     Preprocess how_;
     const LoaderOptions options_;
     std::vector<Slot> slots_;

@@ -51,7 +51,7 @@ void shrink(std::vector<uint8_t>& bytes, const std::string& name, int max_side,
 // The training or the validation set: its images in the order of writing, and where shards begin.
 struct Part {
     std::string name;  // "train"
-    std::shared_ptr<const Source> source;
+    SourcePtr source;
     std::vector<uint64_t> begins;  // positions; the last is the number of images
     Permutation order;
     bool keep_order;
@@ -60,8 +60,7 @@ struct Part {
     size_t shards() const { return begins.size() - 1; }
 };
 
-Part plan_part(const std::string& name, std::shared_ptr<const Source> source,
-               const PackOptions& options) {
+Part plan_part(const std::string& name, SourcePtr source, const PackOptions& options) {
     const uint64_t n = source->size();
     Part part{name, std::move(source), {0}, Permutation(n, options.seed), options.keep_order};
     uint64_t bytes = 0;

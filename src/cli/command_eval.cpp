@@ -41,10 +41,9 @@ static std::string data_name(const Config& config) {
 }
 
 // The images to evaluate; the same on every rank.
-static std::shared_ptr<const Source> open_images(JobSession& job,
-                                                 const std::vector<std::string>& classes) {
+static SourcePtr open_images(JobSession& job, const std::vector<std::string>& classes) {
     const Config& config = job.config;
-    std::shared_ptr<const Source> source;
+    SourcePtr source;
     // Only a separate set may lack classes of the model, not a split or the generated set.
     if (!(config.data + config.val).empty() && config.val_split == 0) {
         DataOptions options = data_options(config);
@@ -86,7 +85,7 @@ int eval_in_job(JobSession& job) {
     options.training = false;
     const int max_batch = int(std::max<int64_t>(Loader::max_share(options), 1));
     TrainedModel trained = load_trained_model(config, job.communicator(), max_batch, job.log);
-    const std::shared_ptr<const Source> source = open_images(job, trained.card.classes);
+    const SourcePtr source = open_images(job, trained.card.classes);
     job.log.info("model ", trained.file, ", ", trained.backend->description());
     job.log.info("data  ", source->size(), " images of ", data_name(config));
 

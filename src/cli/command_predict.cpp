@@ -54,8 +54,8 @@ static void write_heat(const std::string& folder, const std::string& title, cons
 }
 
 // Prints a line per image. Returns false if an image could not be read, or a signal came.
-static bool predict_all(const Config& config, std::shared_ptr<const Source> source,
-                        TrainedModel& trained, const LoaderOptions& options, const Stop& stop,
+static bool predict_all(const Config& config, SourcePtr source, TrainedModel& trained,
+                        const LoaderOptions& options, const Stop& stop,
                         std::set<std::string>& written, Log& log) {
     Backend& backend = *trained.backend;
     Model& model = *trained.model;

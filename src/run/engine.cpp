@@ -124,7 +124,7 @@ std::string Engine::memory_text() const {
 void Engine::open_images() {
     const Config& config = setup_.config;
     images.room = std::make_shared<std::atomic<int64_t>>(int64_t(config.cache_decoded.bytes));
-    const auto keep = [&](std::shared_ptr<const Source> source) {
+    const auto keep = [&](SourcePtr source) {
         if (!source || *images.room <= 0) return source;
         images.decoded_bytes += decoded_bytes(*source, model->input().C);
         return keep_decoded(std::move(source), model->input().C, images.room);
@@ -133,8 +133,7 @@ void Engine::open_images() {
     images.val = keep(setup_.data.val);
 }
 
-std::unique_ptr<Loader> Engine::make_loader(std::shared_ptr<const Source> source, bool training,
-                                            int slots) {
+std::unique_ptr<Loader> Engine::make_loader(SourcePtr source, bool training, int slots) {
     LoaderOptions options = sharing;
     options.training = training;
     if (!training) options.parts = setup_.val_parts;

@@ -46,7 +46,7 @@ class Engine {
     bool head_only = false;                    // the model trains its last layer alone
     bool holds_all = true, may_drift = false;  // of the Sync that was built last
     struct Images {                            // the sources, with decoded images kept
-        std::shared_ptr<const Source> train, val;
+        SourcePtr train, val;
         Room room;                  // of --cache-decoded
         int64_t decoded_bytes = 0;  // of all images, about
     } images;
@@ -54,8 +54,7 @@ class Engine {
  private:
     void open_images();
     void open_tracks();
-    std::unique_ptr<Loader> make_loader(std::shared_ptr<const Source> source, bool training,
-                                        int slots);
+    std::unique_ptr<Loader> make_loader(SourcePtr source, bool training, int slots);
 
     JobSetup& setup_;
     const size_t bucket_bytes_;
