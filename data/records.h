@@ -76,8 +76,7 @@ struct Findings {
     std::function<void(const Record&)> record;
     std::function<void(uint64_t offset, const std::string& why)> fault;
     // Members of an archive that belong to no sample, by their kind: ".heic".
-    std::function<void(const std::string& what, uint64_t count)> left_out = [](const std::string&,
-                                                                               uint64_t) {};
+    std::function<void(const std::string& what, uint64_t count)> left_out = [](auto&&...) {};
 };
 
 enum class ShardFormat : uint32_t { unknown, tar, tfrecord, cifar10, cifar100, idx };

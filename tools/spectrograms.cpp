@@ -89,9 +89,8 @@ int convert(const fs::path& sound, const std::string& name, fftwf_plan plan) {
     constexpr size_t kStep = kMelFrames * kHop, kNeeds = kStep - kHop + kWindow;
     if (mono.size() < kNeeds) fail("it is shorter than a segment of ", kNeeds, " samples");
     fs::create_directories(fs::path(name).parent_path());
-    for (size_t at = 0; at + kNeeds <= mono.size(); at += kStep, ++segments) {
+    for (size_t at = 0; at + kNeeds <= mono.size(); at += kStep, ++segments)
         write(cat(name, "-", segments, ".png"), segment(&mono[at], rate, plan));
-    }
     return segments;
 }
 

@@ -14,8 +14,7 @@ int command_finetune(const CommandLine& given, Log& log, const Stop& stop) {
     if (given.files.size() != 1)
         fail(
             "finetune takes one file of weights: trainer finetune WEIGHTS.pth --data DIR (the "
-            "other "
-            "ranks of a job run `trainer train`)");
+            "other ranks of a job run `trainer train`)");
     CommandLine line = given;
     line.command = kTrain;
     line.files.clear();

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "data/loader.h"
+#include "src/base/bytes.h"
 #include "src/base/check.h"
 #include "src/base/terminal.h"
 #include "src/base/text.h"
@@ -31,12 +32,9 @@ static void print_prediction(const std::string& name, std::span<const float> pro
         best.push_back({{"class", classes[i]}, {"probability", probabilities[i]}});
         text += fmt::format("  {} {:.1f} %", classes[i], 100 * probabilities[i]);
     }
-    if (as_json)
-        text = json{
-            {"event", "predict"},
-            {"file", is_utf8(name) ? name : printable(name)},
-            {"top5",
-             best}}.dump(-1, ' ', false, json::error_handler_t::replace);
+    const std::string file = is_utf8(name) ? name : printable(name);
+    const json line = {{"event", "predict"}, {"file", file}, {"top5", best}};
+    if (as_json) text = line.dump(-1, ' ', false, json::error_handler_t::replace);
     fmt::print("{}{}\n", as_json ? "" : printable(name), text);
 }
 
@@ -49,8 +47,7 @@ static void write_heat(const std::string& folder, const std::string& title, cons
     if (name.size() > 200) name.erase(0, name.size() - 200);
     name.erase(0, name.find_first_not_of("._"));  // hidden, and ".."
     if (!written.insert(name).second) name += cat(".", written.size()), written.insert(name);
-    const std::vector<uint8_t> file = encoded(picture, ".jpg");
-    write_in(folder, name + ".heat.jpg", {reinterpret_cast<const char*>(file.data()), file.size()});
+    write_in(folder, name + ".heat.jpg", as_text(encoded(picture, ".jpg")));
 }
 
 // Prints a line per image. Returns false if an image could not be read, or a signal came.

@@ -1,5 +1,4 @@
 // launcher.cpp — sets options from the environment variables of launchers.
-
 #include <unistd.h>
 
 #include <algorithm>

@@ -4,7 +4,6 @@
 #include "src/base/check.h"
 #include "src/checkpoint/weights.h"
 #include "src/job/device_choice.h"
-#include "src/run/trace_file.h"
 #include "src/train/input.h"
 
 namespace convoy {
@@ -68,14 +67,13 @@ void Engine::build() {
     loader = make_loader(images.train, true, 3);  // the batch in training, and two ahead
     if (images.val) val_loader = make_loader(images.val, false, 2);
 
-    const TraceSteps traced = trace_steps(config.trace);
     TrainerOptions options(config);
     options.bucket_bytes = bucket_bytes_;
     options.cuts = setup_.cuts;
     options.replicas = replica_backends_;
     options.tracer = &setup_.job.tracer;
     options.track = track, options.device = device_track_;
-    options.first_traced = traced.first, options.last_traced = traced.last;
+    options.first_traced = traced_.first, options.last_traced = traced_.last;
     trainer = std::make_unique<Trainer>(options, *backend, setup_.communicator(), *model,
                                         *optimizer, wish_);
     evaluator = std::make_unique<Evaluator>(*model, *backend, setup_.communicator(), wish_,
@@ -147,8 +145,7 @@ std::unique_ptr<Loader> Engine::make_loader(SourcePtr source, bool training, int
 // Tracks with room for the steps that are always kept, or that --trace asks for.
 void Engine::open_tracks() {
     const Config& config = setup_.config;
-    const TraceSteps traced = trace_steps(config.trace);
-    const int64_t steps = 1 + std::max<int64_t>(3, traced.last - traced.first + 1);
+    const int64_t steps = 1 + std::max<int64_t>(3, traced_.last - traced_.first + 1);
     const auto track_of = [&](const std::string& name, int place, size_t per_step) {
         const size_t entries = std::clamp<size_t>(per_step * size_t(steps), 256, 65536);
         return setup_.job.tracer.track(name, place, entries);

@@ -12,6 +12,7 @@
 #include "data/decoded_cache.h"
 #include "data/loader.h"
 #include "src/job/job_setup.h"
+#include "src/run/trace_file.h"
 #include "src/run/usage.h"
 #include "src/train/evaluate.h"
 #include "src/train/trainer.h"
@@ -59,6 +60,7 @@ class Engine {
     JobSetup& setup_;
     const size_t bucket_bytes_;
     const std::function<int()> wish_;
+    const TraceSteps traced_ = trace_steps(setup_.config.trace);
     std::vector<std::unique_ptr<Backend>> replica_backends_;  // --threads RxT
     SpanSink* device_track_ = nullptr;
     size_t state_blocks_ = 0;  // Backend::blocks of weights and optimizer state, which come first
