@@ -61,7 +61,7 @@ TEST_CASE("the built-in networks have torchvision's number of parameters at 1000
         CHECK(flops / 1e9 == doctest::Approx(gflop).epsilon(0.001));
         CHECK(model_input_size(model_text(name)).H == 224);
     }
-    // He et al. count 0.27 million for CIFAR-10. That is with option A; option B adds two shortcuts.
+    // He et al. count 0.27 million with shortcuts of option A; option B adds two of 1x1.
     CHECK(Bare("resnet20", 10).params.trained_elems() == 269'722 + 16 * 32 + 64 + 32 * 64 + 128);
 }
 

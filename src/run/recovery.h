@@ -8,8 +8,8 @@
 //              ─► take_up     and the loop goes on, or waits for --min-world ranks
 //
 // The root is the lowest rank of those that have done the most steps (and, at the end of an epoch,
-// still have it open). A newcomer has done none, and gets progress, weights and optimizer state like
-// any rank that is behind.
+// still have it open). A newcomer has done none, and gets progress, weights and optimizer state
+// like any rank that is behind.
 //
 // A rank completes a step only if it has all sums of the step. It sends no sums of the next step
 // before that. So ranks differ by one step at most, and a rank that lacks that step takes the state
