@@ -119,7 +119,7 @@ TEST_CASE("an error in a model names the line, the word, and what was expected")
         {net + "maxpool size 2 ceil 1", {"'ceil'", "'1'"}},
         {conv + "out 3 size 3 groups 0", {"'groups'", "'0'"}},
         {conv + "out 3 size 3 pad some", {"'pad'", "'some'"}},
-        {net + "\x01\x7f", {"line 2", "'?\?'"}},
+        {net + "\x01\x7f", {"line 2", "'\\x01\\x7f'"}},
         // What does not fit together:
         {net + "linear fc out classes",
          {"line 2", "'linear'", "8x8x3", "'flatten'", "'avgpool 1'"}},
