@@ -59,7 +59,8 @@ class TarWriter final : public ShardWriter {
 
  private:
     void check(int state) {
-        if (state < ARCHIVE_WARN) file_.give_up(archive_errno(tar_.get()));
+        if (state < ARCHIVE_WARN)
+            file_.give_up(archive_errno(tar_.get()) > 0 ? archive_errno(tar_.get()) : EIO);
     }
     void member(const std::string& name, std::span<const uint8_t> bytes) {
         const std::unique_ptr<archive_entry, void (*)(archive_entry*)> entry(archive_entry_new(),

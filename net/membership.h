@@ -100,11 +100,11 @@ class Membership {
     void ready();  // kReady
     // Waits for the next message or incoming edge; false if none came within `patience`.
     asio::awaitable<bool> wait_for_news(std::chrono::milliseconds patience);
+
+    // From any thread: ends wait_for_news(); Communicator::on_stall.
     void wake() {
         asio::post(io_, [this] { news_.cancel(); });
-    }  // from any thread
-
-    // From any thread: Communicator::on_stall.
+    }
     void on_stall(std::function<void(const std::string&)> then) {
         std::lock_guard lock(stall_mutex_);
         on_stall_ = std::move(then);

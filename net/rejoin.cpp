@@ -107,7 +107,7 @@ class Rejoin {
         // The network may not lead back to this machine's own --advertise address.
         const bool everywhere = candidate == m_.welcome().rank && m_.listener().is_everywhere();
         const auto [host, port] =
-            everywhere ? std::pair(std::string("localhost"), m_.listener().port())
+            everywhere ? std::pair(std::string("127.0.0.1"), m_.listener().port())
                        : reachable(m_.welcome().peers[size_t(candidate)].address, m_.first());
         co_return co_await dial(host, port, m_.tls(), kAskPatience);
     }

@@ -43,14 +43,16 @@ struct PhaseTaps {
     }
 };
 
-constexpr int kImages = 16;  // converted by space_to_depth at a time: they stay in the L3 cache
+constexpr size_t kDeepElems = 4 << 20;  // of space_to_depth at a time: they stay in the L3 cache
 
 // The patches after space_to_depth, without their image yet. None if the strides differ, or are 1.
 template <class T>
 PatchesOf<T> deep_patches(Tensor x, Window window, Tensor y) {
     const int s = window.stride_h, size = ceil_div(window.size_h, s);
     if (s == 1 || window.stride_w != s || window.size_w != window.size_h) return {};
-    PatchesOf<T> a{nullptr, std::min(x.N, kImages), y.H + size - 1, y.W + size - 1, s * s * x.C};
+    const Shape image{1, y.H + size - 1, y.W + size - 1, s * s * x.C};
+    const int images = int(std::clamp<size_t>(kDeepElems / image.elems(), 1, std::max(x.N, 1)));
+    PatchesOf<T> a{nullptr, images, image.H, image.W, image.C};
     a.R = a.S = size, a.P = y.H, a.Q = y.W;
     return a;
 }
@@ -86,11 +88,11 @@ const T* space_to_depth(Cpu& cpu, Tensor x, int s, int pad_h, int pad_w, int row
     return to;
 }
 
-// Calls f(patches, n) with the patches of each kImages images of x, which begin with image n.
+// Calls f(patches, n) with the patches of some images of x at a time, which begin with image n.
 template <class T, class F>
 void for_deep_images(Cpu& cpu, PatchesOf<T> patches, Tensor x, Window window, F&& f) {
-    for (int n = 0; n < x.N; n += kImages) {
-        patches.N = std::min(kImages, x.N - n);
+    for (int n = 0, most = patches.N; n < x.N; n += most) {
+        patches.N = std::min(most, x.N - n);
         patches.x =
             space_to_depth<T>(cpu, x.images(n, n + patches.N), window.stride_h, window.pad_h,
                               window.pad_w, patches.H, patches.W, kSlotImages);

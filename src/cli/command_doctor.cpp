@@ -155,7 +155,7 @@ Diagnosis port(uint16_t port) {
             "`trainer health` tells whether a rank listens there; choose another port with --port"};
 }
 
-// Whether the coordinator can be reached; waits at most two seconds for each of its addresses.
+// Whether the coordinator can be reached. Waits for its name, and two seconds per address.
 Diagnosis coordinator(const std::string& coord) {
     const auto [host, number] = coordinator_address(coord);
     asio::io_context io;

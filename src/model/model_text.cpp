@@ -29,7 +29,7 @@ Words words_of(const std::string& line) {
 
 // A word for an error message: short, and without control characters.
 std::string shown(const std::string& word) {
-    const std::string head = cut_text(word, 40);
+    const std::string head = cut_text(word.substr(0, 160), 40);
     return cat("'", printable(head), head.size() < word.size() ? "…'" : "'");
 }
 

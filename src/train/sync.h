@@ -8,7 +8,7 @@
 //
 //   step   begin ─ forward ─ loss ─ start ─ backward: ready, ready, … ─ finish ─ update ─ meet
 //
-// To add a way: derive from Sync, and add a branch to make_sync (sync.cpp).
+// To add a way: derive from Sync, and add its function below and a branch to make_sync (sync.cpp).
 #pragma once
 
 #include <map>

@@ -47,9 +47,10 @@ def layers_of(lines, shape, classes, until=()):
             break
         if kind in ("", "input", "flatten"):
             continue
-        options = dict(zip(words[1::2], words[2::2]))
-        if kind == "maxpool":
-            options = dict(zip(words[::2], words[1::2]))
+        first = 1 if kind in ("conv2d", "linear", "batchnorm", "residual", "avgpool") else 0
+        options = dict(zip(words[first::2], words[first + 1::2]))
+        if unknown := options.keys() - {"out", "size", "stride", "pad", "bias", "init"}:
+            raise SystemExit(f"'{unknown.pop()}' of {kind} is not supported here")
         size, stride, pad = (int(options.get(*option)) for option in (("size", 1), ("stride", 1), ("pad", 0)))
         out = classes if options.get("out") == "classes" else int(options.get("out", 0))
         bias = options.get("bias") != "no"
@@ -64,7 +65,7 @@ def layers_of(lines, shape, classes, until=()):
         elif kind == "relu":
             layer = nn.ReLU()
         elif kind == "maxpool":
-            layer = nn.MaxPool2d(size)
+            layer = nn.MaxPool2d(size, int(options.get("stride", size)), pad)
         elif kind == "avgpool":
             layer = nn.AdaptiveAvgPool2d(int(words[0]))
         elif kind == "residual":
