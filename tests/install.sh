@@ -75,7 +75,7 @@ offers "a file,a folder" --data ""
 offers "a file,a folder" export --from = a
 offers "a file,a folder" predict "a file" a
 offers "alexnet" --model al
-offers "resnet101,resnet152,resnet18,resnet34,resnet50" models resnet
+offers "resnet101,resnet152,resnet18,resnet20,resnet34,resnet50" models resnet
 offers "--help,--help-all,bash" completion ""
 cd - >/dev/null
 if "$trainer" completion fish 2>/dev/null; then fail "completion fish does not fail"; fi
