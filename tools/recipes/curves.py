@@ -10,7 +10,6 @@ import sys
 
 WIDTH, HEIGHT, COLOURS = 300, 200, ["#1f77b4", "#d62728", "#2ca02c", "#9467bd"]
 PANELS = {"loss": "loss", "top1": "top1", "lr": "learning rate", "gradient_norm": "gradient norm"}
-
 if len(sys.argv) < 2:
     sys.exit("usage: tools/recipes/curves.py RUN... >curves.svg")
 runs, shapes, left = sys.argv[1:], [], 50
