@@ -7,9 +7,9 @@
 //              ─► agree       all take the state of the root   ─┘
 //              ─► take_up     and the loop goes on, or waits for --min-world ranks
 //
-// The root is the lowest rank of those that have done the most steps (and, at the end of an epoch,
-// still have it open). A newcomer has done none, and gets progress, weights and optimizer state
-// like any rank that is behind.
+// The root is a rank that has done the most steps. If there are several, it is one that has not yet
+// closed the epoch, and of these the lowest rank. A newcomer has done none, and gets progress,
+// weights and optimizer state like any rank that is behind.
 //
 // A rank completes a step only if it has all sums of the step. It sends no sums of the next step
 // before that. So ranks differ by one step at most, and a rank that lacks that step takes the state
