@@ -591,6 +591,22 @@ TEST_CASE("elastic: the others are killed while a rank computes for long, and it
     check_equal(outcome, whole);
 }
 
+TEST_CASE("elastic: a rank that cannot reach its own --advertise address succeeds rank 0") {
+    const TempDir folder;
+    const uint16_t port = free_port();
+    const Cut killed{.rank = 0, .operation = undisturbed().operations / 2};
+    const pid_t pids[] = {
+        start_rank(folder.path(), 0, port, killed, {}, 20, 2),
+        start_rank(folder.path(), 1, port, killed, {"advertise=192.0.2.1", "open=1"}, 20, 2)};
+    int status[2] = {};
+    for (int rank = 0; rank < 2; ++rank) REQUIRE(waitpid(pids[rank], &status[rank], 0) > 0);
+    const std::string log = read_file(folder / "rank1.out");
+    INFO(log);
+    CHECK((WIFSIGNALED(status[0]) && WTERMSIG(status[0]) == SIGKILL));
+    CHECK(status[1] == 0);
+    CHECK(contains(log, "1 rank, step "));
+}
+
 TEST_CASE("elastic: a rank that was left behind joins again from its host") {
     const Outcome& whole = undisturbed();
     const Outcome outcome =
