@@ -57,6 +57,7 @@ struct Activation {
         kHardSigmoid,  // min(1, max(0, x/6 + 1/2))
         kSilu,         // x·sigmoid(x)                                      gradient from x
         kHardSwish,    // x·hardsigmoid(x)                                  gradient from x
+        kGelu,         // x·Φ(x), Φ the distribution of a normal number     gradient from x
     } kind = kRelu;
     float slope = 0;  // not negative
     constexpr bool needs_x() const { return kind >= kSilu; }
@@ -249,6 +250,14 @@ class Backend {
     virtual void batch_norm_eval_grad(Tensor x, Tensor y, Tensor dy, const float* gamma,
                                       const float* beta, const float* mean, const float* var,
                                       Activation act, float eps, Tensor dx, Tensor dresidual) = 0;
+
+    // ---- layer norm ------------------------------------------------------------------------
+
+    // Over the C channels of each pixel; a depthwise conv2d of 1x1 applies gamma and beta:
+    //   y = (x − mean)·rstd   rstd = 1/√(var + eps), N×H×W floats, null: not wanted. y may be x.
+    virtual void layer_norm(Tensor x, float eps, Tensor y, float* rstd) = 0;
+    // dx = rstd·(dy − mean(dy) − y·mean(dy·y)); dx may be dy.
+    virtual void layer_norm_grad(Tensor y, const float* rstd, Tensor dy, Tensor dx) = 0;
 
     // ---- elementwise and pooling -----------------------------------------------------------
 

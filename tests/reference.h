@@ -127,6 +127,7 @@ inline double activated(double x, Activation f) {
         case Activation::kHardSigmoid: return hard;
         case Activation::kSilu: return x * sigmoid;
         case Activation::kHardSwish: return x * hard;
+        case Activation::kGelu: return x * std::erfc(-x / std::sqrt(2)) / 2;
     }
     return 0;
 }
@@ -142,6 +143,9 @@ inline double activation_slope(double x, Activation f) {
         case Activation::kHardSigmoid: return std::abs(x) < 3 ? 1 / 6.0 : 0.0;
         case Activation::kSilu: return sigmoid * (1 + x * off);
         case Activation::kHardSwish: return x <= -3 ? 0 : x >= 3 ? 1 : x / 3 + 0.5;
+        case Activation::kGelu:
+            return std::erfc(-x / std::sqrt(2)) / 2 +
+                   x * std::exp(-x * x / 2) / std::sqrt(2 * std::acos(-1.0));
     }
     return 0;
 }

@@ -43,7 +43,8 @@ TEST_CASE("activations and their gradients, from the output or the input, match 
     } cases[] = {{{Activation::kRelu6}, 6},     {{Activation::kLeakyRelu, 0.3f}, 0},
                  {{Activation::kElu, 0.7f}, 0}, {{Activation::kElu, 0}, 0},
                  {{Activation::kSigmoid}, 0},   {{Activation::kHardSigmoid}, 3},
-                 {{Activation::kSilu}, 0},      {{Activation::kHardSwish}, -3}};
+                 {{Activation::kSilu}, 0},      {{Activation::kHardSwish}, -3},
+                 {{Activation::kGelu}, 0}};
     for (Precision precision : {Precision::kFp32, Precision::kBf16})
         for (const std::string& device : {kernel_device(), std::string("cpu")}) {
             CAPTURE(device);
@@ -81,6 +82,51 @@ TEST_CASE("activations and their gradients, from the output or the input, match 
                     CHECK(std::isnan(nan));
                 }
         }
+}
+
+static void check_layer_norm(Backend& backend, bool halves) {
+    for (const Shape& shape : {Shape{1, 1, 1, 1}, {3, 5, 7, 33}, {2, 9, 8, 64}, {2, 3, 1, 200}}) {
+        CAPTURE(shape.text());
+        const size_t n = shape.elems(), C = size_t(shape.C), pixels = n / C;
+        const float eps = 1e-3f;
+        std::vector<float> x = rounded(random_floats(n, 1), Precision::kBf16),
+                           out = rounded(random_floats(n, 2), Precision::kBf16),
+                           dy = rounded(random_floats(n, 3), Precision::kBf16),
+                           scale = random_floats(pixels, 4);
+        for (size_t i = 0; i < n; ++i) x[i] += float(100 * (i / C % 2));  // cancels if done badly
+        std::vector<double> y(n), rstd(pixels), dx(n);
+        for (size_t p = 0; p < pixels; ++p) {
+            double mean = 0, var = 0, grad = 0, slope = 0;
+            for (size_t i = p * C; i < p * C + C; ++i)
+                mean += x[i] / double(C), grad += dy[i] / double(C),
+                    slope += double(dy[i]) * out[i] / double(C);
+            for (size_t i = p * C; i < p * C + C; ++i) var += (x[i] - mean) * (x[i] - mean);
+            rstd[p] = 1 / std::sqrt(var / double(C) + double(eps));
+            for (size_t i = p * C; i < p * C + C; ++i)
+                y[i] = (x[i] - mean) * rstd[p], dx[i] = scale[p] * (dy[i] - grad - out[i] * slope);
+        }
+        if (halves) x = rounded(x, Precision::kBf16);
+        Guarded got_x(x), got_rstd(pixels), got_dx(dy);
+        const Tensor in_place{got_x.data(), shape}, grad_in_place{got_dx.data(), shape};
+        if (!halves) {  // there x + 100 would be another number
+            backend.layer_norm(in_place, eps, in_place, got_rstd.data());
+            CHECK_CLOSE(got_x.span(), y, 2e-5);
+            CHECK_CLOSE(got_rstd.span(), rstd, 2e-5);
+        }
+        backend.layer_norm_grad(view(out, shape), scale.data(), grad_in_place, grad_in_place);
+        CHECK_CLOSE(got_dx.span(), dx, halves ? 0x1p-6 : 1e-5);
+    }
+}
+
+TEST_CASE("layer_norm and its gradient match their formulas, in place") {
+    auto backend = each_backend(2);
+    check_layer_norm(*backend, false);
+    backend->layer_norm({nullptr, 0, 2, 2, 4}, 1, {nullptr, 0, 2, 2, 4}, nullptr);
+    float v[8] = {};
+    CHECK_THROWS_AS(backend->layer_norm({v, 1, 1, 2, 4}, 1, {v, 1, 1, 1, 8}, v), Error);
+}
+TEST_CASE("bf16: layer_norm_grad matches its formula, in place") {
+    check_layer_norm(*each_backend(2, Precision::kBf16), true);
 }
 
 static void check_scale_channels(Backend& backend, bool halves) {

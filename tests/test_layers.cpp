@@ -130,6 +130,14 @@ end
 residual v relu no
   dropout 0
 end
+residual w relu no
+  conv2d c out 8 size 3 pad 1 groups 8
+  layernorm n eps 0.001
+  pointwise p out 20
+  gelu
+  pointwise q out 8 bias no
+  scale s start 0.5
+end
 branches
   avgpool size 2x1 stride 1
   flatten
@@ -237,11 +245,19 @@ static std::string random_layers(Random& random, int depth, int& name, int layer
                         random_layers(random, depth + 1, name, 1 + int(random.below(3)), true);
             text += "end\n";
         } else if (kind == 7) {
-            const char* some[] = {"relu6\n",       "leaky_relu 0.3\n",
-                                  "elu 0.5\n",     "silu\n",
-                                  "sigmoid\n",     "hardswish\n",
-                                  "hardsigmoid\n", "maxpool size 3 stride 1 pad same\n"};
-            text += some[random.below(8)];
+            const std::string some[] = {"relu6\n",
+                                        "leaky_relu 0.3\n",
+                                        "elu 0.5\n",
+                                        "silu\n",
+                                        "sigmoid\n",
+                                        "hardswish\n",
+                                        "hardsigmoid\n",
+                                        "maxpool size 3 stride 1 pad same\n",
+                                        "gelu\n",
+                                        "layernorm " + id + "\n",
+                                        "scale " + id + " start 0.5\n",
+                                        "pointwise " + id + " out 4\n"};
+            text += some[random.below(std::size(some))];
         } else if (kind == 12 && depth < 2) {
             text +=
                 cat("excite\n", random_layers(random, depth + 1, name, int(random.below(2)), true),
@@ -601,6 +617,13 @@ TEST_CASE("networks of torchvision give its logits and gradients from the same w
          -14.81576,
          1e-3,
          0.1},
+        {"convnext_tiny",
+         {-4.905519, -0.8164516, -3.494042, -4.905351, -0.8186275, -3.489204},
+         {-4.905519, -0.8164516, -3.494042, -4.905351, -0.8186275, -3.489204},
+         64.12994,
+         -16.30009,
+         2e-5,
+         2e-5},
         {"googlenet",
          {-191.2083, -639.8595, -919.0771, -129.1757, -716.9176, -1044.748},
          {-0.5555313, -1.556772, 1.016729, 0.1696051, -2.308628, 0.5033253},

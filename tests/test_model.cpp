@@ -49,7 +49,7 @@ TEST_CASE("the built-in networks have torchvision's number of parameters at 1000
         {"vgg19", 143'667'240, 39.264},           {"vgg19_bn", 143'678'248, 39.264},
         {"densenet169", 14'149'480, 6.720},       {"mobilenet_v3_small", 2'542'856, 0.113},
         {"mobilenet_v3_large", 5'483'032, 0.433}, {"efficientnet_b0", 5'288'548, 0.772},
-        {"regnet_y_400mf", 4'344'144, 0.804},
+        {"regnet_y_400mf", 4'344'144, 0.804},     {"convnext_tiny", 28'589'128, 8.912},
     };
     for (auto& [name, params, gflop] : cases) {
         CAPTURE(name);
@@ -167,8 +167,8 @@ TEST_CASE("freezing takes the first N layers or prefixes, and says what it canno
 
 TEST_CASE("a model is a built-in name or a file, and another word lists the names") {
     CHECK_FAILS(model_text("resnet19"),
-                "alexnet, densenet121, densenet169, efficientnet_b0, googlenet, mobilenet_v2, "
-                "mobilenet_v3_large");
+                "alexnet, convnext_tiny, densenet121, densenet169, efficientnet_b0, googlenet, "
+                "mobilenet_v2");
     CHECK_FAILS(model_text("restnet18"), "did you mean resnet18?");
     TempDir dir;
     CHECK_THROWS_AS(model_text(dir.path().string()), Error);

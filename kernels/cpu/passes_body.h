@@ -6,17 +6,32 @@ namespace {
 
 using Kind = Activation::Kind;
 
-// 1/(1 + e⁻ˣ). With n the integer next to −x/ln 2, e⁻ˣ = 2ⁿ·eʳ and |r| <= ln 2 / 2, where Taylor's
-// polynomial of degree 7 has the precision of a float. ln 2 is the sum of two floats, the first
-// with few digits, so that n·ln 2 is exact.
-inline Vec sigmoid(Vec x) {
-    const Vec z = x < -87 ? Vec{} + 87 : x > 87 ? Vec{} - 87 : -x;  // a NaN stays
-    const Vec shifted = z * 1.44269504f + 0x1.8p23f;                // n in the last bits
+// eˣ. With n the integer next to x/ln 2, eˣ = 2ⁿ·eʳ and |r| <= ln 2 / 2, where Taylor's polynomial
+// of degree 7 has the precision of a float. ln 2 is the sum of two floats, the first with few
+// digits, so that n·ln 2 is exact.
+inline Vec exponential(Vec x) {
+    const Vec z = x > 87 ? Vec{} + 87 : x < -87 ? Vec{} - 87 : x;  // a NaN stays
+    const Vec shifted = z * 1.44269504f + 0x1.8p23f;               // n in the last bits
     const Vec n = shifted - 0x1.8p23f;
     const Vec r = (z - n * 0.693359375f) + n * 2.12194440e-4f;
     Vec e = Vec{} + 1 / 5040.0f;
     for (const float term : {720.0f, 120.0f, 24.0f, 6.0f, 2.0f, 1.0f, 1.0f}) e = e * r + 1 / term;
-    return 1 / (1 + e * (Vec)(((Ints)shifted << 23) + 0x3F800000));
+    return e * (Vec)(((Ints)shifted << 23) + 0x3F800000);
+}
+inline Vec sigmoid(Vec x) { return 1 / (1 + exponential(-x)); }
+// Of a normal number: the density at x, and the probability of a number below x with an error of
+// at most 7.5·10⁻⁸. Abramowitz, Stegun, "Handbook of Mathematical Functions" (1964), 26.2.17.
+struct Normal {
+    Vec density, below;
+};
+inline Normal normal(Vec x) {
+    const Vec density = 0.398942280f * exponential(-0.5f * x * x);
+    const Vec t = 1 / (1 + 0.2316419f * (x < 0 ? -x : x));
+    Vec sum = Vec{} + 1.330274429f;
+    for (const float term : {-1.821255978f, 1.781477937f, -0.356563782f, 0.319381530f})
+        sum = sum * t + term;
+    const Vec tail = density * sum * t;
+    return {density, x < 0 ? tail : 1 - tail};
 }
 // min(most, max(0, x)) in a form in which a NaN stays a NaN.
 inline Vec clamped(Vec x, float most) { return x < 0 ? Vec{} : x > most ? Vec{} + most : x; }
@@ -32,6 +47,7 @@ inline Vec activated(Vec x, float slope = 0) {
     if constexpr (kKind == Kind::kHardSigmoid) return clamped(x * (1 / 6.0f) + 0.5f, 1);
     if constexpr (kKind == Kind::kSilu) return x * sigmoid(x);
     if constexpr (kKind == Kind::kHardSwish) return x * clamped(x * (1 / 6.0f) + 0.5f, 1);
+    if constexpr (kKind == Kind::kGelu) return x * normal(x).below;
     return x;
 }
 // dy times the derivative, from y = f(x), or from x if Activation::needs_x(). The kinds that batch
@@ -47,6 +63,7 @@ inline Vec activated_grad(Vec y, Vec dy, float slope = 0) {
     if constexpr (kKind == Kind::kSilu) return dy * sigmoid(y) * (1 + y * (1 - sigmoid(y)));
     if constexpr (kKind == Kind::kHardSwish)
         return y <= -3 ? Vec{} : y >= 3 ? dy : dy * (y * (1 / 3.0f) + 0.5f);
+    if constexpr (kKind == Kind::kGelu) return dy * (normal(y).below + y * normal(y).density);
     return dy;
 }
 
@@ -61,8 +78,8 @@ inline void with_norm_kind(Activation act, bool residual, F&& f) {
     if (residual)
         with_kind<Kind::kNone, Kind::kRelu>(act, [&](auto kind) { f(kind, std::true_type()); });
     else
-        with_kind<Kind::kNone, Kind::kRelu, Kind::kRelu6, Kind::kSilu, Kind::kHardSwish>(
-            act, [&](auto kind) { f(kind, std::false_type()); });
+        with_kind<Kind::kNone, Kind::kRelu, Kind::kRelu6, Kind::kSilu, Kind::kHardSwish,
+                  Kind::kGelu>(act, [&](auto kind) { f(kind, std::false_type()); });
 }
 
 // Calls f(first, count) for n numbers: whole vectors, then the remainder.
@@ -75,7 +92,7 @@ inline void over_numbers(size_t n, F&& f) {
 template <class T>
 void activate(T* x, size_t count, Activation act) {
     with_kind<Kind::kRelu, Kind::kRelu6, Kind::kLeakyRelu, Kind::kElu, Kind::kSigmoid,
-              Kind::kHardSigmoid, Kind::kSilu, Kind::kHardSwish>(act, [&](auto kind) {
+              Kind::kHardSigmoid, Kind::kSilu, Kind::kHardSwish, Kind::kGelu>(act, [&](auto kind) {
         over_numbers(count, [&](size_t i, auto n) {
             put(x + i, activated<kind()>(get(x + i, n), act.slope), n);
         });
@@ -84,7 +101,7 @@ void activate(T* x, size_t count, Activation act) {
 template <class T>
 void activate_grad(const T* of, T* dy, size_t count, Activation act) {
     with_kind<Kind::kRelu, Kind::kRelu6, Kind::kLeakyRelu, Kind::kElu, Kind::kSigmoid,
-              Kind::kHardSigmoid, Kind::kSilu, Kind::kHardSwish>(act, [&](auto kind) {
+              Kind::kHardSigmoid, Kind::kSilu, Kind::kHardSwish, Kind::kGelu>(act, [&](auto kind) {
         over_numbers(count, [&](size_t i, auto n) {
             put(dy + i, activated_grad<kind()>(get(of + i, n), get(dy + i, n), act.slope), n);
         });

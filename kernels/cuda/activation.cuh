@@ -10,6 +10,9 @@ __device__ inline float sigmoid(float x) { return 1 / (1 + expf(-x)); }
 // max() and min() would turn a NaN into a number, and hide it.
 __device__ inline float clamped(float x, float most) { return x < 0 ? 0.0f : x > most ? most : x; }
 
+// The probability of a normal number below x.
+__device__ inline float normal_below(float x) { return 0.5f * erfcf(-0.707106781f * x); }
+
 struct Activate {
     Activation f;
     __device__ float operator()(float x, float) const {
@@ -23,6 +26,7 @@ struct Activate {
             case Activation::kHardSigmoid: return clamped(x / 6 + 0.5f, 1);
             case Activation::kSilu: return x * sigmoid(x);
             case Activation::kHardSwish: return x * clamped(x / 6 + 0.5f, 1);
+            case Activation::kGelu: return x * normal_below(x);
         }
         return x;
     }
@@ -41,6 +45,8 @@ struct ActivateGrad {
             case Activation::kHardSigmoid: return y <= 0 || y >= 1 ? 0.0f : dy / 6;
             case Activation::kSilu: return dy * sigmoid(y) * (1 + y * (1 - sigmoid(y)));
             case Activation::kHardSwish: return y <= -3 ? 0.0f : y >= 3 ? dy : dy * (y / 3 + 0.5f);
+            case Activation::kGelu:
+                return dy * (normal_below(y) + y * 0.398942280f * expf(-0.5f * y * y));
         }
         return dy;
     }

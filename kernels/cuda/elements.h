@@ -35,6 +35,13 @@ __device__ __forceinline__ float rounded(float value) {
     return __bfloat162float(__float2bfloat16_rn(value));
 }
 
+constexpr unsigned kAll = 0xFFFFFFFFu;  // lanes of a warp
+template <class T>
+__device__ T warp_sum(T v) {
+    for (int by = 16; by > 0; by /= 2) v += __shfl_xor_sync(kAll, v, by);
+    return v;
+}
+
 // kCount numbers that are read or written in one access, or in several accesses of 16 bytes.
 template <class T, int kCount>
 struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {

@@ -17,13 +17,6 @@ namespace convoy::CONVOY_DEVICE {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr unsigned kAll = 0xFFFFFFFFu;
-
-template <class T>
-__device__ T warp_sum(T v) {
-    for (int by = 16; by > 0; by /= 2) v += __shfl_xor_sync(kAll, v, by);
-    return v;
-}
 
 // log Σ exp(x[c]), shifted by the largest so that nothing overflows. The same on all lanes.
 __device__ double log_sum_exp(const float* x, int C, int lane) {

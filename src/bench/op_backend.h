@@ -129,6 +129,13 @@ class OpBackend : public Backend {
              });
     }
 
+    void layer_norm(Tensor x, float eps, Tensor y, float* rstd) override {
+        call(over("layer_norm", {x, y}), [&] { to_.layer_norm(x, eps, y, rstd); });
+    }
+    void layer_norm_grad(Tensor y, const float* rstd, Tensor dy, Tensor dx) override {
+        call(over("layer_norm_grad", {y, dy, dx}), [&] { to_.layer_norm_grad(y, rstd, dy, dx); });
+    }
+
     void activate(Tensor x, Activation f) override {
         call(over("activate", {x, x}), [&] { to_.activate(x, f); });
     }

@@ -4,6 +4,7 @@
 #include "src/checkpoint/onnx.h"
 
 #include <climits>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -46,7 +47,7 @@ struct Graph {
 
     // The name of a param. The file will contain it.
     std::string weight(const LayerText& layer, const char* part) {
-        const std::string name = cat(prefix, layer.name, ".", part);
+        const std::string name = cat(prefix, layer.name, *part ? "." : "", part);
         used[name] = &weights.tensors.at(name);
         return name;
     }
@@ -172,6 +173,35 @@ void excite(const LayerText& layer, Graph& graph) {
     graph.H = H, graph.W = W;
 }
 
+void layer_norm(const LayerText& layer, Graph& graph) {
+    graph.add("Transpose", {graph.value}, {attribute("perm", {0, 2, 3, 1})});
+    graph.add("LayerNormalization",
+              {graph.value, graph.weight(layer, "weight"), graph.weight(layer, "bias")},
+              {attribute("axis", -1), attribute("epsilon", layer.eps)});
+    graph.add("Transpose", {graph.value}, {attribute("perm", {0, 3, 1, 2})});
+}
+
+// x·(erf(x/√2) + 1)/2
+void gelu(const LayerText&, Graph& graph) {
+    const std::string x = graph.value;
+    const std::string root = graph.constant("gelu.root", {"F32", {}, {std::sqrt(0.5f)}});
+    const std::string half = graph.constant("gelu.half", {"F32", {}, {0.5f}});
+    graph.add("Mul", {x, root});
+    graph.add("Erf", {graph.value});
+    graph.add("Mul", {graph.value, half});
+    graph.add("Add", {graph.value, half});
+    graph.add("Mul", {graph.value, x});
+}
+
+// A convolution, whose weights have four dimensions in ONNX.
+void pointwise(const LayerText& layer, Graph& graph) {
+    std::vector<std::string> inputs = graph.with_weights(layer);
+    StoredTensor weights = *graph.used[inputs[1]];
+    weights.shape.insert(weights.shape.end(), 2, 1);
+    graph.constant(inputs[1], std::move(weights));
+    graph.add("Conv", inputs);
+}
+
 struct Form {
     const char* kind;  // of LayerText
     void (*add)(const LayerText& layer, Graph& graph);
@@ -188,8 +218,10 @@ constexpr Form kForms[] = {
     {"elu", [](auto& layer, auto& graph) { graph.add_bent("Elu", layer.number); }},
     {"excite", excite},
     {"flatten", [](auto&, auto& graph) { graph.make_row(); }},
+    {"gelu", gelu},
     {"hardsigmoid", [](auto&, auto& graph) { graph.add_bent("HardSigmoid", 1 / 6.0f); }},
     {"hardswish", [](auto&, auto& graph) { graph.add("HardSwish", {graph.value}); }},
+    {"layernorm", layer_norm},
     {"leaky_relu", [](auto& layer, auto& graph) { graph.add_bent("LeakyRelu", layer.number); }},
     {"linear",
      [](auto& layer, auto& graph) {
@@ -197,6 +229,7 @@ constexpr Form kForms[] = {
          graph.add("Gemm", graph.with_weights(layer), {attribute("transB", 1)});
      }},
     {"maxpool", [](auto& layer, auto& graph) { slide("MaxPool", {graph.value}, layer, graph); }},
+    {"pointwise", pointwise},
     {"relu", [](auto&, auto& graph) { graph.add("Relu", {graph.value}); }},
     {"relu6",
      [](auto&, auto& graph) {
@@ -204,6 +237,10 @@ constexpr Form kForms[] = {
                             graph.constant("relu6.max", {"F32", {}, {6}})});
      }},
     {"residual", residual},
+    {"scale",
+     [](auto& layer, auto& graph) {
+         graph.add("Mul", {graph.value, graph.weight(layer, "")});
+     }},
     {"sigmoid", [](auto&, auto& graph) { graph.add("Sigmoid", {graph.value}); }},
     {"silu",
      [](auto&, auto& graph) {

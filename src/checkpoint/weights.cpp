@@ -13,8 +13,9 @@ namespace {
 
 std::vector<int64_t> shape_in_files(const Param& param) {
     const Shape s = param.shape;
-    if (param.dims == 1) return {s.C};
+    if (param.dims == 1) return {int64_t(s.elems())};
     if (param.dims == 2) return {s.N, s.C};
+    if (param.dims == 3) return {s.N, 1, 1};
     return {s.N, s.C, s.H, s.W};
 }
 

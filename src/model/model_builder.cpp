@@ -119,7 +119,7 @@ Param& Builder::add(const LayerText& layer, const char* part, Param param) {
         line_.name = name;
         line_.frozen = freeze_.freezes(name) || (options_.head_only && !is_head);
     }
-    param.name = cat(name, ".", part);
+    param.name = *part ? cat(name, ".", part) : name;
     param.frozen = line_.frozen;
     param.layer = outline.size() - 1;
     elems_ += param.shape.elems();

@@ -60,7 +60,7 @@ class Builder {
     Window window_of(const LayerText& layer) const;
     int out_of(const LayerText& layer);  // output channels
 
-    // Adds the parameter "prefix NAME.part", frozen if --freeze matches.
+    // Adds the parameter "prefix NAME.part" ("prefix NAME" if part is ""), frozen as by --freeze.
     Param& add(const LayerText& layer, const char* part, Param param);
     // Adds NAME.weight and NAME.bias; b = null if the text says `bias no`. dims: Param::dims.
     void add_weights(const LayerText& layer, Shape shape, int dims, Param*& w, Param*& b);

@@ -130,6 +130,8 @@ void take_option(Line& line, const std::string& option, LayerText& layer) {
         if (!layer.same) line.take_pair(option, 0, kMaxWindow, window.pad_h, window.pad_w);
     } else if (option == "groups") {
         layer.groups = line.take_int(option, 1, kMaxOut);
+    } else if (option == "start") {
+        layer.number = line.take_float(option, "a number from 0 on: 0.000001", 1000);
     } else if (option == "eps") {
         layer.eps = line.take_float(option, "a small number: 0.00001", 1);
     } else if (option == "bias") {

@@ -5,7 +5,10 @@
 //                                               80x64; or with channels: 28x28x1 (1 grey, 3 RGB)
 //   conv2d NAME out COUNT size W [stride W] [pad PAD] [groups G] [bias yes|no] [init INIT]
 //   linear NAME out COUNT [bias yes|no] [init INIT]
+//   pointwise NAME out COUNT [bias yes|no] [init INIT]   linear on the channels of each pixel
 //   batchnorm NAME [eps E]                      E is 0.00001 by default
+//   layernorm NAME [eps E]                      over the channels of each pixel
+//   scale NAME start V                          each channel times a weight, which starts as V
 //   maxpool size W [stride W] [pad PAD] [ceil yes|no]    stride is the size by default
 //   avgpool size W [stride W] [pad PAD]         padding counts as zeros
 //   avgpool W                                   adaptive: W is the output; avgpool 1 is global
@@ -14,6 +17,7 @@
 //   leaky_relu A, elu A                         x < 0: A·x, A·(eˣ − 1)
 //   sigmoid, silu                               1/(1 + e⁻ˣ), x·sigmoid(x)
 //   hardsigmoid, hardswish                      x/6 + 1/2 from 0 to 1, x·hardsigmoid(x)
+//   gelu                                        x·Φ(x), Φ the distribution of a normal number
 //   flatten                                     before a linear layer, unless there is one pixel
 //   residual NAME [relu yes|no] … [shortcut …] end    relu(first layers + shortcut); without
 //                                               shortcut + input; names get the prefix "NAME."
@@ -59,7 +63,7 @@ struct LayerText {
     InitRule init = InitRule::kDefault;
     float deviation = 0;        // of kNormal
     float eps = 1e-5f;          // of batchnorm
-    float number = 0;           // P, or A
+    float number = 0;           // P, A, or V
     int rows = 0, columns = 0;  // W directly after the kind; else 0
     // Of branches and excite; of residual: its layers and, if it has one, its shortcut.
     std::vector<std::vector<LayerText>> branches;

@@ -342,6 +342,32 @@ std::string googlenet() {
     return text + "avgpool 1\ndropout 0.2\nlinear fc out classes init 0.01\n";
 }
 
+// Liu, Mao, Wu, Feichtenhofer, Darrell, Xie, "A ConvNet for the 2020s" (2022), without its
+// stochastic depth. torchvision cuts its normal start values at two deviations.
+std::string convnext_tiny() {
+    const std::string eps = " eps 0.000001\n", init = " init 0.02\n";
+    struct {
+        int out, blocks;
+    } stages[] = {{96, 3}, {192, 3}, {384, 9}, {768, 3}};
+    std::string text = cat("input 224\nconv2d features.0.0 out 96 size 4 stride 4", init,
+                           "layernorm features.0.1", eps);
+    int index = 0;
+    for (const auto& [out, blocks] : stages) {
+        if (++index > 1) {
+            text += cat("layernorm features.", index, ".0", eps, "conv2d features.", index,
+                        ".1 out ", out, " size 2 stride 2", init);
+            ++index;
+        }
+        for (int block = 0; block < blocks; ++block)
+            text += cat("residual features.", index, ".", block, " relu no\n  conv2d block.0 out ",
+                        out, " size 7 pad 3 groups ", out, init, "  layernorm block.2", eps,
+                        "  pointwise block.3 out ", 4 * out, init, "  gelu\n  pointwise block.5 ",
+                        "out ", out, init, "  scale layer_scale start 0.000001\nend\n");
+    }
+    return text + "avgpool 1\nlayernorm classifier.0" + eps + "flatten\nlinear classifier.2 out " +
+           "classes" + init;
+}
+
 // Schindler, Lidy, Rauber, "Comparing Shallow versus Deep Neural Network Architectures for
 // Automatic Music Genre Classification" (2016). From the paper: segments of 80 mel bands x 80
 // frames, one path with filters and pools along time, one along frequency, 16 filters each, leaky
@@ -393,6 +419,7 @@ const std::map<std::string, std::string>& built_in() {
         {"densenet121", densenet({6, 12, 24, 16})},
         {"densenet169", densenet({6, 12, 32, 32})},
         {"googlenet", googlenet()},
+        {"convnext_tiny", convnext_tiny()},
         {"shallow", kShallow},
     };
     return all;

@@ -104,7 +104,7 @@ void Params::refresh(Backend& backend) {
     if (!copies_) return;
     if (is_whole) return backend.copy(copies_, Tensor(weights, copies_.shape()));
     for (auto& param : params_)
-        if (param->own && param->dims > 1) backend.copy(param->operand, param->value);
+        if (param->own) backend.copy(param->operand, param->value);
 }
 
 void Params::clear_grads(Backend& backend) {

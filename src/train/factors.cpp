@@ -12,7 +12,7 @@ std::vector<FactorChoice> choose_factors(Params& params, int64_t batch, RingSize
                                          FactorMode mode) {
     std::vector<FactorChoice> choices;
     for (Param* w : params.all()) {
-        if (w->dims != 2 || w->frozen) continue;  // not a linear layer
+        if (!w->is_linear || w->frozen) continue;
         Param* b = params.find(layer_name(w->name) + ".bias");
         if (b && b->frozen) b = nullptr;
         const LinearTraffic traffic = linear_traffic(w->shape.C, w->shape.N, b, batch, ring);

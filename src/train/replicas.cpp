@@ -44,7 +44,7 @@ Replicas::Replicas(Model& model, Backend& backend,
       done_(std::ssize(backends)) {
     size_t begin = 0;
     for (Param* w : params_.all()) {
-        if (w->dims != 2 || w->frozen) continue;
+        if (!w->is_linear || w->frozen) continue;
         Param* const b = params_.find(layer_name(w->name) + ".bias");
         joined_.push_back({w, b && !b->frozen ? b : nullptr});
         summed_.push_back({begin, w->offset});

@@ -63,5 +63,6 @@ const LayerKind kSigmoid = kind_of("sigmoid", Activation::kSigmoid);
 const LayerKind kHardSigmoid = kind_of("hardsigmoid", Activation::kHardSigmoid);
 const LayerKind kSilu = kind_of("silu", Activation::kSilu);
 const LayerKind kHardSwish = kind_of("hardswish", Activation::kHardSwish);
+const LayerKind kGelu = kind_of("gelu", Activation::kGelu);
 
 }  // namespace convoy

@@ -20,7 +20,8 @@ class Conv2d final : public Weighted {
         can_add_ = G == 1 && !mask_dx_;
         floats_ &= G == 1;
         y_shape_ = {1, window_.out_h(x.H), window_.out_w(x.W), K};
-        builder.add_weights(text, {K, window_.size_h, window_.size_w, x.C / G}, 4, w_, b_);
+        const int dims = text.kind == kPointwise.name ? 2 : 4;
+        builder.add_weights(text, {K, window_.size_h, window_.size_w, x.C / G}, dims, w_, b_);
         const std::string groups = G == 1 ? "" : depthwise ? " depthwise" : cat(" groups ", G);
         builder.add_line(cat("conv2d ", K, " ", window_text(window_), groups, fusion.act_text()),
                          y_shape_, 2.0 * double(y_shape_.elems()) * double(w_->shape.row_elems()));
@@ -124,5 +125,12 @@ const LayerKind kConv2d{.name = "conv2d",
                         .make = make_layer<Conv2d>,
                         .takes_relu = true,
                         .masks_dx = true};
+const LayerKind kPointwise{.name = "pointwise",
+                           .argument = "NAME",
+                           .needs = "out",
+                           .may = "bias init",
+                           .make = make_layer<Conv2d>,
+                           .takes_relu = true,
+                           .masks_dx = true};
 
 }  // namespace convoy

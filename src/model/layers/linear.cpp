@@ -15,6 +15,7 @@ class Linear final : public Weighted {
         y_shape_ = {1, 1, 1, K};
         builder.add_weights(text, {K, 1, 1, x.C}, 2, w_, b_);
         w_->flat = std::exchange(builder.flat, {});
+        w_->is_linear = true;
         builder.add_line(cat("linear ", K, fusion.act_text()), y_shape_, 2.0 * K * x.C);
     }
 
