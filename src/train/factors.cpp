@@ -10,12 +10,15 @@ namespace convoy {
 
 std::vector<FactorChoice> choose_factors(Params& params, int64_t batch, RingSize ring,
                                          FactorMode mode) {
+    const auto a_float = [](int n) { return double(n - 1) / n * sizeof(float); };
     std::vector<FactorChoice> choices;
     for (Param* w : params.all()) {
         if (!w->is_linear || w->frozen) continue;
         Param* b = params.find(layer_name(w->name) + ".bias");
         if (b && b->frozen) b = nullptr;
-        const LinearTraffic traffic = linear_traffic(w->shape.C, w->shape.N, b, batch, ring);
+        const double in = w->shape.C, out = w->shape.N;
+        const LinearTraffic traffic = {2 * a_float(ring.around) * (in * out + (b ? out : 0)),
+                                       a_float(ring.ranks) * double(batch) * (in + out)};
         choices.push_back({w, b, traffic, traffic.as_factors(mode)});
     }
     return choices;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "src/base/check.h"
 #include "src/base/clock.h"
@@ -36,23 +37,28 @@ GradReducer::GradReducer(Params& params, Backend& backend, Communicator& communi
         buckets_.push_back({begin, end});
         end = begin;
     }
+    // Then the params. A layer sent as factors has a bucket of its own, for its weights. A bucket
+    // is closed when it is large enough: the first at a quarter, so that sending starts early.
     const std::vector<Param*> order = params_.backward_order();
-    std::vector<TravelParam> sizes;
-    size_t end = params_.trained_size;
+    size_t end = params_.trained_size, limit = options_.bucket_bytes / 4;
     if (!order.empty()) end = std::min(end, params_.owned[0].end);
+    bool is_open = false;  // the last bucket takes the next param too
     for (const Param* param : order) {
+        const size_t begin = param->offset, before = std::exchange(end, begin);
         const FactorChoice* layer = choice_of(choices_, param);
-        const bool as_factors = layer && layer->use;
-        sizes.push_back({end - param->offset, as_factors, as_factors && layer->b == param});
-        end = param->offset;
-    }
-    for (const BucketSpan& part : cut_buckets(sizes, options_.bucket_bytes)) {
-        const Param *first = order[part.begin], *last = order[part.end - 1];
-        buckets_.push_back(
-            {last->offset, first->offset + sizes[part.begin].floats, int(part.end - part.begin)});
-        if (!part.as_factors) continue;
-        buckets_.back().factors = std::make_unique<Factors>(
-            *choice_of(choices_, first), options_.batch, backend_, communicator_);
+        if (layer && layer->use) {
+            if (std::exchange(is_open, false)) limit = options_.bucket_bytes;
+            if (layer->w == param)
+                buckets_.push_back(
+                    {begin, before, 1, 0,
+                     std::make_unique<Factors>(*layer, options_.batch, backend_, communicator_)});
+            continue;
+        }
+        if (!is_open) buckets_.push_back({begin, before});
+        Bucket& bucket = buckets_.back();
+        bucket.begin = begin, ++bucket.params;
+        is_open = (bucket.end - bucket.begin) * sizeof(float) < limit;
+        if (!is_open) limit = options_.bucket_bytes;
     }
 }
 

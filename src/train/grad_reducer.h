@@ -31,7 +31,7 @@
 namespace convoy {
 
 struct ReducerOptions {
-    size_t bucket_bytes = kDefaultBucketBytes;  // size at which a bucket is closed (buckets.h)
+    size_t bucket_bytes = kDefaultBucketBytes;  // size at which a bucket is closed
     int64_t batch = 0;                          // most images of a step over all ranks
     FactorMode factors = FactorMode::kOff;
     Track* track = nullptr;
