@@ -114,7 +114,7 @@ void serve_coordinator(const std::string& host, uint16_t port, int world, Log& i
     Listener listener(io, log, access);
     try {
         if (host.empty() || host == "0.0.0.0" || host == "::") {
-            listener.open_everywhere(port);
+            listener.open({}, port);
         } else {
             auto found = asio::co_spawn(io, resolve(host, port), asio::use_future);
             while (stop() == 0 && io.run_for(milliseconds(50)) > 0) {}

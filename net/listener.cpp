@@ -7,23 +7,17 @@
 namespace convoy {
 
 void Listener::open(const asio::ip::address& address, uint16_t port) {
-    const tcp::endpoint endpoint(address, port);
+    const bool everywhere = address.is_unspecified();
+    tcp::endpoint endpoint(everywhere ? asio::ip::address_v6::any() : address, port);
     tcp::acceptor acceptor(io_);
-    acceptor.open(endpoint.protocol());
-    if (address.is_v6()) acceptor.set_option(asio::ip::v6_only(true));
-    listen(std::move(acceptor), endpoint);
-}
-
-void Listener::open_everywhere(uint16_t port) {
-    tcp::acceptor acceptor(io_);
-    std::error_code no_ipv6;
-    acceptor.open(tcp::v6(), no_ipv6);
-    if (no_ipv6) return open(asio::ip::address_v4::any(), port);
-    acceptor.set_option(asio::ip::v6_only(false));
-    listen(std::move(acceptor), tcp::endpoint(tcp::v6(), port));
-}
-
-void Listener::listen(tcp::acceptor acceptor, const tcp::endpoint& endpoint) {
+    std::error_code error;
+    acceptor.open(endpoint.protocol(), error);
+    if (error && everywhere) {  // no IPv6
+        endpoint = {tcp::v4(), port};
+        acceptor.open(endpoint.protocol(), error);
+    }
+    if (error) throw std::system_error(error);
+    if (endpoint.protocol() == tcp::v6()) acceptor.set_option(asio::ip::v6_only(!everywhere));
     const bool exposed = !tls_ && !is_loopback(endpoint.address());
     if (exposed && !open_)
         throw AccessError(cat(

@@ -19,11 +19,10 @@ class Listener {
         : io_(io), log_(log), tls_(make_tls(access.token)), open_(access.open) {}
 
     const TlsContext& tls() const { return tls_; }
-    // Listens at `address`, `port` (0: the system picks). Throws std::system_error. Throws
-    // AccessError if other machines reach the address, and there is neither a token nor --open.
+    // Listens at `address` (unspecified: every address of this machine, IPv4 and IPv6) and `port`
+    // (0: the system picks). Throws std::system_error. Throws AccessError if other machines reach
+    // the address, and there is neither a token nor --open.
     void open(const asio::ip::address& address, uint16_t port);
-    // Listens at every address of this machine, IPv4 and IPv6.
-    void open_everywhere(uint16_t port);
     // Logs that anybody may join. Called in the process that other ranks join.
     void tell_if_exposed();
     bool is_open() const { return !acceptors_.empty(); }
@@ -46,7 +45,6 @@ class Listener {
     std::function<std::string()> coordinator_at;
 
  private:
-    void listen(tcp::acceptor acceptor, const tcp::endpoint& endpoint);
     asio::awaitable<void> accept(std::shared_ptr<tcp::acceptor> acceptor);
     asio::awaitable<void> slow_down();
     asio::awaitable<void> read_first(Socket socket);

@@ -237,8 +237,7 @@ class Rendezvous {
         Listener& listener = membership_.listener();
         const uint16_t port = listener.is_open() ? listener.port() : options_.port;
         try {
-            address.is_unspecified() ? listener.open_everywhere(port)
-                                     : listener.open(address, port);
+            listener.open(address, port);
         } catch (const std::system_error& e) {
             if (e.code() == asio::error::access_denied)
                 fail("listening at port ", port, " is not allowed: take one above 1023");
@@ -303,8 +302,7 @@ class Rendezvous {
         const int last = options_.listen_port ? first : std::min(first + kPortsTried, 65'535);
         for (int port = first; port <= last; ++port) {
             try {
-                everywhere ? listener.open_everywhere(uint16_t(port))
-                           : listener.open(local, uint16_t(port));
+                listener.open(everywhere ? asio::ip::address() : local, uint16_t(port));
                 listening_at_ = local;
                 own_port_ = true;
                 return;
