@@ -88,12 +88,8 @@ asio::awaitable<void> CoordinatorShell::read(int id, Client client) {
 asio::awaitable<void> CoordinatorShell::probe(action::Probe wanted) {
     const auto self = shared_from_this();
     if (wanted.after.count() > 0) co_await sleep_for(wanted.after);
-    const PeerHealth answer = co_await ask_health(wanted.member, first_, tls_);
-    const uint64_t process = wanted.member.process;
-    if (listener_)
-        step(event::ProbeResult{process, answer.health.process == process,
-                                why_gone(wanted.member, answer), answer.why,
-                                answer.health.generation});
+    const event::ProbeResult result = co_await probe_process(wanted.member, first_, tls_);
+    if (listener_) step(result);
 }
 
 asio::awaitable<void> CoordinatorShell::tick() {

@@ -15,26 +15,24 @@ static asio::awaitable<void> ask_health(Socket& socket, wire::Health& health) {
     health = wire::decode<wire::Health>(answer.body, answer.header.generation);
 }
 
-asio::awaitable<PeerHealth> ask_health(wire::Member member, tcp::endpoint first, TlsContext tls) {
-    PeerHealth answer;
+asio::awaitable<event::ProbeResult> probe_process(wire::Member member, tcp::endpoint first,
+                                                  TlsContext tls) {
+    event::ProbeResult result{member.process};
     try {
         const auto [host, port] = reachable(member.address, first);
         Socket socket = co_await dial(host, port, tls, kAskPatience);
-        co_await within(kAskPatience, socket, ask_health(socket, answer.health));
+        wire::Health health;
+        co_await within(kAskPatience, socket, ask_health(socket, health));
+        result.lives = health.process == member.process, result.generation = health.generation;
+        if (!result.lives && health.process != 0) result.gone = "another process is at its address";
     } catch (const NotReached& e) {
-        answer.why = e.what(), answer.refused = e.all_refused;
+        result.why = e.what(), result.gone = e.all_refused ? "redial refused" : "";
     } catch (const Error& e) {
-        answer.why = e.what();
+        result.why = e.what();
     } catch (const std::system_error&) {
         // It hung up: it has too many guests, or dies.
     }
-    co_return answer;
-}
-
-std::string why_gone(const wire::Member& member, const PeerHealth& answer) {
-    if (answer.health.process != 0)
-        return answer.health.process == member.process ? "" : "another process is at its address";
-    return answer.refused ? "redial refused" : "";
+    co_return result;
 }
 
 namespace {

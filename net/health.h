@@ -6,6 +6,7 @@
 #include <string>
 
 #include "net/connection.h"
+#include "net/coordinator.h"
 
 namespace convoy {
 
@@ -15,16 +16,10 @@ struct HealthReport {
     std::string text;            // one sentence
 };
 
-// What a rank says of itself at its own port.
-struct PeerHealth {
-    wire::Health health = {};  // no process: it gave no answer
-    std::string why = {};      // the reason for no answer, if known
-    bool refused = false;      // nobody listens at any of its addresses
-};
-// Asks it, for about a second. `first`: see reachable().
-asio::awaitable<PeerHealth> ask_health(wire::Member member, tcp::endpoint first, TlsContext tls);
-// Why the process of `member` is dead according to this answer; "": it lives, or may live.
-std::string why_gone(const wire::Member& member, const PeerHealth& answer);
+// Whether the process of `member` lives: asks at its port, for about a second. `first`: see
+// reachable().
+asio::awaitable<event::ProbeResult> probe_process(wire::Member member, tcp::endpoint first,
+                                                  TlsContext tls);
 
 // Asks the rank or coordinator that listens at `port` of any address of this machine. Blocks, for
 // at most `patience`.

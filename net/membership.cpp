@@ -246,9 +246,8 @@ asio::awaitable<void> Membership::note_deaths() {
             Clock::now() - heard >= kSilence)
             co_return;
         if (peer.process == process_) continue;
-        const PeerHealth answer = co_await ask_health(peer, first_, tls());
-        if (state_ != RankState::kJoining && !why_gone(peer, answer).empty())
-            note_death(peer.process, heard);
+        const event::ProbeResult result = co_await probe_process(peer, first_, tls());
+        if (state_ != RankState::kJoining && !result.gone.empty()) note_death(peer.process, heard);
     }
 }
 
