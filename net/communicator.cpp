@@ -111,8 +111,6 @@ class RingCommunicator final : public RingCollectives<Communicator> {
                      std::function<int()> stop, std::function<size_t(size_t)> limit)
         : membership_(std::move(membership)),
           stop_(std::move(stop)),
-          rank_(connected.welcome.rank),
-          world_(connected.welcome.world),
           limit_(std::move(limit)),
           ring_(connected.welcome.ring.empty() ? nullptr : make_ring(connected)),
           me_(std::move(connected.welcome)),
@@ -133,9 +131,9 @@ class RingCommunicator final : public RingCollectives<Communicator> {
         membership_.reset();  // its control thread may still have used the ring
     }
 
-    int rank() const override { return rank_; }
-    int world() const override { return world_; }
-    int around() const override { return ring_ ? ring_->around() : world_; }  // none: a newcomer
+    int rank() const override { return me_.rank; }
+    int world() const override { return me_.world; }
+    int around() const override { return ring_ ? ring_->around() : world(); }  // none: a newcomer
 
     Ranks regroup(int64_t step, bool planned) override {
         auto next = asio::co_spawn(membership_->io(), rejoin(*membership_, step, planned),
@@ -149,7 +147,6 @@ class RingCommunicator final : public RingCollectives<Communicator> {
             links_.reset();
             if (membership_->status().ended()) ring_->shut();
         }
-        rank_ = connected.welcome.rank, world_ = connected.welcome.world;
         Ranks ranks{peers_of(connected.welcome),
                     {},
                     cat("ring ", connected.welcome.generation, ": ", connected.welcome.why)};
@@ -175,8 +172,8 @@ class RingCommunicator final : public RingCollectives<Communicator> {
     }
     std::unique_ptr<Communicator> open_group(const std::vector<int>& ranks) override {
         ENSURE(!group_ring_, "a second group");
-        const int rank = int(std::ranges::find(ranks, rank_) - ranks.begin());
-        std::vector<int> order(ranks.size()), peers = neighbours(rank_, ranks);
+        const int rank = int(std::ranges::find(ranks, me_.rank) - ranks.begin());
+        std::vector<int> order(ranks.size()), peers = neighbours(me_.rank, ranks);
         std::iota(order.begin(), order.end(), 0);
         std::vector<Link> all = open_more(peers, wire::kGroupEdge), links(ranks.size());
         for (const int peer : order)
@@ -305,7 +302,7 @@ class RingCommunicator final : public RingCollectives<Communicator> {
         if (!me_.rules.shm || hosts_of(me_.ring, me_.peers).size() == me_.ring.size()) return;
         submit([this] {
             const auto [news, all] = ring_->share_memory(me_.peers, limit_);
-            if (rank_ > 0) return;
+            if (me_.rank > 0) return;
             all ? membership_->log().info(news) : membership_->log().notice(news);
         }).wait();
     }
@@ -318,7 +315,6 @@ class RingCommunicator final : public RingCollectives<Communicator> {
 
     std::unique_ptr<Membership> membership_;
     const std::function<int()> stop_;
-    int rank_, world_;
     std::mutex ring_mutex_;  // another ring takes the place of one that broke
     const std::function<size_t(size_t)> limit_;
     RingTracks tracks_;
