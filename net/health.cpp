@@ -49,7 +49,7 @@ struct Search {
         if (weight > found) report = std::move(what), found = weight;
     }
     asio::awaitable<void> ask(tcp::endpoint endpoint, std::chrono::milliseconds patience) {
-        const std::string who = address_text(endpoint);
+        const std::string who = cat("the process that listens at ", address_text(endpoint));
         wire::Health health;
         bool connected = false;
         try {
@@ -66,19 +66,17 @@ struct Search {
         } catch (const TimedOut&) {
             if (connected)
                 note(2, {false, false,
-                         cat("the process that listens at ", who, " has not answered in ",
-                             patience.count(), " ms: it is stopped or starved")});
+                         cat(who, " has not answered in ", patience.count(),
+                             " ms: it is stopped or starved")});
         } catch (const std::system_error& e) {
             if (connected)
                 note(1, {false, true,
-                         cat("the process that listens at ", who, " did not answer (",
-                             reason(e.code()), "): check that it is a trainer")});
+                         cat(who, " did not answer (", reason(e.code()),
+                             "): check that it is a trainer")});
         } catch (const AccessError& e) {
-            note(2, {false, false, cat("the process that listens at ", who, ": ", e.what())});
+            note(2, {false, false, cat(who, ": ", e.what())});
         } catch (const Error& e) {
-            note(1,
-                 {false, true,
-                  cat("the process that listens at ", who, " is no healthy trainer: ", e.what())});
+            note(1, {false, true, cat(who, " is no healthy trainer: ", e.what())});
         }
     }
 };

@@ -90,10 +90,8 @@ class Rejoin {
             if (!refusal.again && believes) m_.status().end(refusal.why, -1, wire::End::membership);
         } catch (const NotReached& e) {
             if (e.all_refused) gone(candidate);
-        } catch (const Error&) {
-            // Silent, or its name is not known now.
-        } catch (const std::system_error&) {
-            // It hung up, or dies.
+        } catch (const std::runtime_error&) {
+            // Silent, or its name is not known now; or it hung up, or dies.
         }
         m_.status().throw_if_ended();
         co_return false;
