@@ -501,11 +501,8 @@ void Coordinator::visited(Client& newcomer, const event::ProbeResult& result) {
         newcomer.ready = true;
         return call_for_newcomers();
     }
-    if (++newcomer.visits < kVisits) {
-        probed_.insert(join.process);
-        actions_.push_back(action::Probe{{join.host, join.address, join.process}, kVisitPause});
-        return;
-    }
+    if (++newcomer.visits < kVisits)
+        return probe({join.host, join.address, join.process}, kVisitPause);
     send(newcomer, wire::encode(wire::Abort{
                        -1,
                        cat("the coordinator does not reach this rank at ", join.address,
@@ -517,9 +514,8 @@ void Coordinator::visited(Client& newcomer, const event::ProbeResult& result) {
 
 // ---- does a process live? -----------------------------------------------------------------------
 
-void Coordinator::probe(int rank, milliseconds after) {
-    if (probed_.insert(member(rank).process).second)
-        actions_.push_back(action::Probe{member(rank), after});
+void Coordinator::probe(const wire::Member& member, milliseconds after) {
+    if (probed_.insert(member.process).second) actions_.push_back(action::Probe{member, after});
 }
 
 void Coordinator::on(const event::ProbeResult& result) {
