@@ -222,7 +222,7 @@ asio::awaitable<std::vector<Link>> open_edges(Membership& membership,
     } catch (const Error&) {
         // It is said now, or no answer came.
     }
-    membership.abort(-1, why);  // tells the other ranks, unless the job has ended
+    membership.abort(why);  // tells the other ranks, unless the job has ended
     membership.status().throw_if_ended();
     co_return edges.take();
 }

@@ -136,11 +136,6 @@ asio::awaitable<void> Membership::heartbeats(std::shared_ptr<Connection> connect
     }
 }
 
-void Membership::start(std::shared_ptr<Connection> connection, const wire::Welcome& welcome) {
-    enter(welcome);
-    use(std::move(connection));
-}
-
 void Membership::enter(const wire::Welcome& welcome) {
     welcome_ = welcome;
     state_ = RankState::kConnecting, server_left_ = false;
@@ -381,10 +376,10 @@ void Membership::send_last(std::string message) noexcept {
     });
 }
 
-void Membership::abort(int lost, const std::string& why) noexcept {
+void Membership::abort(const std::string& why) noexcept {
     if (status_.ended()) return;
-    if (!is_newcomer_) send_last(wire::encode(wire::Abort{lost, why}));
-    end_job(lost, why);
+    if (!is_newcomer_) send_last(wire::encode(wire::Abort{-1, why}));
+    end_job(-1, why);
 }
 
 void Membership::report(int lost, const std::string& why) noexcept {

@@ -80,7 +80,7 @@ class Membership {
     void send_heartbeats(std::shared_ptr<Connection> connection);
     // And reads its messages.
     void use(std::shared_ptr<Connection> connection);
-    void start(std::shared_ptr<Connection> connection, const wire::Welcome& welcome);
+    void enter(const wire::Welcome& welcome);  // kConnecting
     bool connected() const { return connection_ && connection_->is_open(); }
     bool coordinator_is_silent() const { return Clock::now() - heard_ > kSilence; }
     // A newcomer that asks to be added to a job: `job` as it knows it, this rank after the others.
@@ -113,11 +113,11 @@ class Membership {
     // calls it has become a rank like the others.
     void offer(std::string what);
     bool newcomer_waits() const { return newcomer_waits_; }
-    // Any thread may call these. abort() ends the job at once and tells the others; `lost` is the
-    // rank to blame (-1: this rank). report() first gives the coordinator time to name an earlier
-    // cause, so the control thread must not call it.
+    // Any thread may call these. abort() ends the job at once and tells the others. report() first
+    // gives the coordinator time to name an earlier cause, so the control thread must not call it;
+    // `lost` is the rank to blame (-1: this rank).
     void send(std::string message);
-    void abort(int lost, const std::string& why) noexcept;
+    void abort(const std::string& why) noexcept;
     void report(int lost, const std::string& why) noexcept;
     void fail_alone(const std::string& why) noexcept;  // see Communicator
     // A link of the ring is broken: the ring has ended, or the job, if it is not elastic.
@@ -126,7 +126,6 @@ class Membership {
 
  private:
     void serve(Coordinator coordinator);
-    void enter(const wire::Welcome& welcome);
     asio::awaitable<void> read_messages(std::shared_ptr<Connection> connection);
     asio::awaitable<void> heartbeats(std::shared_ptr<Connection> connection);
     void handle(const Message& message);

@@ -75,7 +75,8 @@ class Rendezvous {
             connected.what = std::move(offer_.what);
             co_return connected;
         }
-        membership_.start(connection_, welcome_);
+        membership_.enter(welcome_);
+        membership_.use(connection_);
         try {
             connected.links = co_await open_edges(membership_, welcome_);
         } catch (const RingBroken&) {  // which the first collective says
