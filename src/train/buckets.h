@@ -14,10 +14,6 @@ constexpr size_t kDefaultBucketBytes = 4 << 20;  // if no link was measured
 struct LinearTraffic {
     double dense_bytes = 0;   // as the gradient, over the ring
     double factor_bytes = 0;  // as its factors
-    bool as_factors(FactorMode mode) const {
-        return mode == FactorMode::kOn ? factor_bytes > 0
-                                       : mode == FactorMode::kAuto && factor_bytes < dense_bytes;
-    }
 };
 // All ranks, and the ranks of the ring (Communicator::around).
 struct RingSize {

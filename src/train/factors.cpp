@@ -17,9 +17,11 @@ std::vector<FactorChoice> choose_factors(Params& params, int64_t batch, RingSize
         Param* b = params.find(layer_name(w->name) + ".bias");
         if (b && b->frozen) b = nullptr;
         const double in = w->shape.C, out = w->shape.N;
-        const LinearTraffic traffic = {2 * a_float(ring.around) * (in * out + (b ? out : 0)),
-                                       a_float(ring.ranks) * double(batch) * (in + out)};
-        choices.push_back({w, b, traffic, traffic.as_factors(mode)});
+        const double dense = 2 * a_float(ring.around) * (in * out + (b ? out : 0));
+        const double factors = a_float(ring.ranks) * double(batch) * (in + out);
+        const bool use =
+            mode == FactorMode::kOn ? factors > 0 : mode == FactorMode::kAuto && factors < dense;
+        choices.push_back({w, b, {dense, factors}, use});
     }
     return choices;
 }

@@ -35,13 +35,6 @@ struct FactorChoice {
 std::vector<FactorChoice> choose_factors(Params& params, int64_t batch, RingSize ring,
                                          FactorMode mode);
 
-// The choice for the linear layer with this param; null: not a linear layer.
-inline const FactorChoice* choice_of(std::span<const FactorChoice> choices, const Param* param) {
-    for (const FactorChoice& layer : choices)
-        if (layer.w == param || layer.b == param) return &layer;
-    return nullptr;
-}
-
 // The bytes that each rank sends per step, in fp32.
 double sent_bytes(const Params& params, std::span<const FactorChoice> choices, RingSize ring);
 // The same for people, and the layers sent as factors: "17.1 MB per rank and step: …".

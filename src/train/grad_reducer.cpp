@@ -45,8 +45,10 @@ GradReducer::GradReducer(Params& params, Backend& backend, Communicator& communi
     bool is_open = false;  // the last bucket takes the next param too
     for (const Param* param : order) {
         const size_t begin = param->offset, before = std::exchange(end, begin);
-        const FactorChoice* layer = choice_of(choices_, param);
-        if (layer && layer->use) {
+        const auto layer = std::ranges::find_if(choices_, [&](const FactorChoice& one) {
+            return one.use && (one.w == param || one.b == param);
+        });
+        if (layer != choices_.end()) {
             if (std::exchange(is_open, false)) limit = options_.bucket_bytes;
             if (layer->w == param)
                 buckets_.push_back(
