@@ -25,7 +25,7 @@
 
 #include "src/base/check.h"
 #include "src/base/clock.h"
-#include "src/train/grad_reducer.h"
+#include "src/train/sync.h"
 
 namespace convoy {
 
@@ -44,8 +44,6 @@ class WeightAverage final : public Sync {
           params_(parts.model.params()),
           optimizer_(parts.optimizer),
           backend_(parts.backend),
-          nobody_(make_single_rank()),
-          alone_(params_, backend_, *nobody_, reducer_options(parts)),
           host_(backend_.host_visible() ? nullptr : backend_.alloc_host(params_.grads_size)) {
         for (float* state : optimizer_.inner())
             arenas_.push_back({state, backend_.alloc(params_.state_size), params_.state_size});
@@ -61,9 +59,8 @@ class WeightAverage final : public Sync {
     }
 
     // In a step, the rank trains alone.
-    void start(std::span<const int64_t> images) override { alone_.start(images); }
-    void ready(const Param& param) override { alone_.ready(param); }
-    bool finish() override { return alone_.finish(); }
+    void start(std::span<const int64_t>) override {}
+    bool finish() override { return true; }
 
     bool sums_each_step() const override { return false; }
     Meeting meeting(int64_t steps) const override {
@@ -180,8 +177,6 @@ class WeightAverage final : public Sync {
     Params& params_;
     Optimizer& optimizer_;
     Backend& backend_;
-    const std::unique_ptr<Communicator> nobody_;
-    GradReducer alone_;
     float* host_;  // a copy that the network can read, if it cannot read device memory; else null
     std::vector<Arena> arenas_;  // optimizer state, weights
     int64_t kept_steps_ = 0;
