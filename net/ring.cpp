@@ -236,7 +236,6 @@ void Ring::sum_around(std::span<float> data) {
 }
 
 void Ring::gather(std::span<const std::span<std::byte>> blocks, bool floats) {
-    if (world() == 1) return;
     pieces_.clear();
     size_t bytes = 0;
     for (int piece = 0; piece < world(); ++piece) {
@@ -248,7 +247,6 @@ void Ring::gather(std::span<const std::span<std::byte>> blocks, bool floats) {
 }
 
 void Ring::broadcast(std::span<std::byte> data, int root) {
-    if (world() == 1) return;
     const bool is_root = at(position_) == root, last = at(position_ + 1) == root;
     pieces_ = {is_root ? data : data.first(0), is_root ? data.first(0) : data};
     const int sent = last ? 0 : is_root ? 1 : 2;
