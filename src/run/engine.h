@@ -34,6 +34,7 @@ class Engine {
     Clocks clocks() const;  // of all engines of this run
     std::string memory_text() const;
 
+    const size_t bucket_bytes;
     // For others to use; only the engine replaces them.
     std::unique_ptr<Backend> backend;
     std::unique_ptr<Model> model;
@@ -58,7 +59,6 @@ class Engine {
     std::unique_ptr<Loader> make_loader(SourcePtr source, bool training, int slots);
 
     JobSetup& setup_;
-    const size_t bucket_bytes_;
     const std::function<int()> wish_;
     const TraceSteps traced_ = trace_steps(setup_.config.trace);
     std::vector<std::unique_ptr<Backend>> replica_backends_;  // --threads RxT

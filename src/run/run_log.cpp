@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 
 #include "src/base/check.h"
-#include "src/base/clock.h"
 #include "src/base/text.h"
 
 namespace convoy {

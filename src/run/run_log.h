@@ -1,11 +1,11 @@
 // run_log.h — what a training run reports: lines for people, log.jsonl for programs.
 #pragma once
 
-#include <chrono>
 #include <cstdio>
 #include <mutex>
 #include <string>
 
+#include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/page/state.h"
 #include "src/run/tensorboard.h"
@@ -56,13 +56,12 @@ class RunLog {
     double seconds() const;
 
  private:
-    using Time = std::chrono::steady_clock::time_point;
     void event_at(const char* name, const Position& at, nlohmann::json fields);
     struct Window {  // the steps that a line sums up
         Sums sums = {};
         int64_t steps = 0;
         Clocks clocks = {};  // at their begin
-        Time begin = std::chrono::steady_clock::now();
+        Clock::time_point begin = Clock::now();
     };
     void print_step(const Position& at, int64_t step_in_epoch, const Window& window, double lr,
                     bool whole_line);
@@ -87,7 +86,7 @@ class RunLog {
     Window own_;           // of this rank alone, since the last line or average
     Sums run_, kept_run_;  // in the run
     Clocks clocks_;
-    Time begin_, drawn_, epoch_begin_;
+    Clock::time_point begin_, drawn_, epoch_begin_;
 };
 
 }  // namespace convoy

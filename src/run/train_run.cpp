@@ -18,7 +18,6 @@ static bool begins_head_only(const JobSetup& setup) {
 
 TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::string link)
     : setup_(setup),
-      bucket_bytes_(bucket_bytes),
       engine_(setup, bucket_bytes, begins_head_only(setup), [this] { return recovery_.wish(); }),
       folder_(setup, engine_, progress_),
       report_(setup, engine_, progress_, folder_, std::move(link)),
@@ -62,7 +61,7 @@ int TrainRun::run() {
 void TrainRun::begin() {
     count_steps();
     report_.begin(base_lr_);
-    communicator_.offer(offer_text(make_offer(setup_, bucket_bytes_)));
+    communicator_.offer(offer_text(make_offer(setup_, engine_.bucket_bytes)));
 }
 
 // The remaining steps of this epoch, and those of the epochs after it.

@@ -45,7 +45,6 @@ class TrainRun {
     const Config& config_ = setup_.config;
     Log& log_ = setup_.job.log;
     Communicator& communicator_ = setup_.communicator();
-    const size_t bucket_bytes_;
     RunProgress progress_;
     Engine engine_;
     RunFolder folder_;
