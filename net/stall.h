@@ -28,7 +28,6 @@ class StallWatch {
     // The same text for the log: once, then again after twice that time, four times, …
     std::optional<std::string> report(Clock::time_point now);
 
-    int world() const { return int(ranks_.size()); }
     // "last heard of 0.7 s ago, at step 812 in backward". The rank may be further by now.
     std::string last_seen(int rank, Clock::time_point now) const;
 
