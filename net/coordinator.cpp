@@ -1,4 +1,3 @@
-// coordinator.cpp — see coordinator.h.
 #include "net/coordinator.h"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// host_sum.cpp — see host_sum.h.
 #include "net/host_sum.h"
 
 #include <fcntl.h>

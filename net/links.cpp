@@ -1,4 +1,3 @@
-// links.cpp — see links.h.
 #include "net/links.h"
 
 #include <fcntl.h>

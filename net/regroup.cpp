@@ -1,4 +1,3 @@
-// regroup.cpp — see regroup.h.
 #include "net/regroup.h"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// job_session.cpp — see job_session.h.
 #include "src/job/job_session.h"
 
 #include <sys/resource.h>

@@ -1,4 +1,3 @@
-// job_setup.cpp — see job_setup.h.
 #include "src/job/job_setup.h"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// sync_weights.cpp — see sync_weights.h.
 #include "src/job/sync_weights.h"
 
 #include <algorithm>

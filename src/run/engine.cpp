@@ -1,4 +1,3 @@
-// engine.cpp — see engine.h.
 #include "src/run/engine.h"
 
 #include "src/base/check.h"

@@ -1,4 +1,3 @@
-// quality.cpp — see quality.h.
 #include "src/run/quality.h"
 
 #include <algorithm>

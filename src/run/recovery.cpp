@@ -1,4 +1,3 @@
-// recovery.cpp — see recovery.h.
 #include "src/run/recovery.h"
 
 #include <signal.h>

@@ -1,4 +1,3 @@
-// run_folder.cpp — see run_folder.h.
 #include "src/run/run_folder.h"
 
 #include <fcntl.h>

@@ -1,4 +1,3 @@
-// run_log.cpp — see run_log.h.
 #include "src/run/run_log.h"
 
 #include <sys/stat.h>

@@ -1,4 +1,3 @@
-// run_report.cpp — see run_report.h.
 #include "src/run/run_report.h"
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,3 @@
-// run_traces.cpp — see run_traces.h.
 #include "src/run/run_traces.h"
 
 #include <signal.h>

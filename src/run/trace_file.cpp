@@ -1,4 +1,3 @@
-// trace_file.cpp — see trace_file.h.
 #include "src/run/trace_file.h"
 
 #include <zlib.h>

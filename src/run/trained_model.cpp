@@ -1,4 +1,3 @@
-// trained_model.cpp — see trained_model.h.
 #include "src/run/trained_model.h"
 
 #include <nlohmann/json.hpp>

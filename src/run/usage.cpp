@@ -1,4 +1,3 @@
-// usage.cpp — see usage.h.
 #include "src/run/usage.h"
 
 #include <unistd.h>

@@ -1,4 +1,3 @@
-// evaluate.cpp — see evaluate.h.
 #include "src/train/evaluate.h"
 
 #include "src/base/check.h"

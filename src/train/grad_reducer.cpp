@@ -1,4 +1,3 @@
-// grad_reducer.cpp — see grad_reducer.h.
 #include "src/train/grad_reducer.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,3 @@
-// micro_batch.cpp — see micro_batch.h.
 #include "src/train/micro_batch.h"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// stages.cpp — see stages.h.
 #include "src/train/stages.h"
 
 #include <algorithm>
