@@ -2,7 +2,6 @@
 #include "tests/simt_kernels.h"
 
 #include <memory>
-#include <numeric>
 
 #include "kernels/cuda/cuda.h"
 
@@ -29,23 +28,10 @@ struct Device {
     }
 };
 
-template <bool kBarrier>
 __global__ void reverse_kernel(const float* __restrict__ x, float* __restrict__ y) {
     __shared__ float tile[256];
-    const unsigned i = blockIdx.x * 256 + threadIdx.x;
-    tile[threadIdx.x] = x[i];
-    if (kBarrier) __syncthreads();  // all of the tile is written
-    y[i] = tile[255 - threadIdx.x];
-}
-
-__global__ void __launch_bounds__(128) sum_kernel(const int* x, int n, int* sums) {
-    __shared__ int warps[4];
-    int sum = 0;
-    for (int i = blockIdx.x * 128 + threadIdx.x; i < n; i += gridDim.x * 128) sum += x[i];
-    for (int by = 16; by > 0; by /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, by);
-    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = sum;
-    __syncthreads();  // all four sums are there
-    if (threadIdx.x == 0) sums[blockIdx.x] = warps[0] + warps[1] + warps[2] + warps[3];
+    tile[threadIdx.x] = x[threadIdx.x];  // and no barrier
+    y[threadIdx.x] = tile[255 - threadIdx.x];
 }
 
 struct Sum {
@@ -55,37 +41,6 @@ struct Sum {
 };
 __global__ void struct_kernel(Sum sum) {
     for (int i = 0; i < sum.n; ++i) *sum.total += sum.x[i];
-}
-
-__global__ void coordinates_kernel(int* seen) {
-    extern __shared__ __align__(16) float row[];
-    const int thread = threadIdx.x + 40 * (threadIdx.y + 3 * threadIdx.z);
-    const int block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
-    int bits = 0;
-    bits |= (blockDim.x == 40 && blockDim.y == 3 && blockDim.z == 2) << 0;
-    bits |= (gridDim.x == 2 && gridDim.y == 3 && gridDim.z == 4) << 1;
-    bits |= (row[thread] != row[thread]) << 2;  // shared memory holds nothing yet
-    row[thread] = float(thread);
-    __syncthreads();
-    bits |= (row[239 - thread] == 239 - thread) << 3;
-    seen[block * 240 + thread] = bits;
-}
-
-__global__ void shuffle_kernel(unsigned* out) {
-    const unsigned lane = threadIdx.x;
-    out[lane * 2] = __shfl_xor_sync(0xFFFFFFFFu, lane * 10, 5);
-    // Two halves of the warp go their own ways.
-    if (lane < 16)
-        out[lane * 2 + 1] = __shfl_xor_sync(0x0000FFFFu, lane, 1);
-    else
-        out[lane * 2 + 1] = __shfl_xor_sync(0xFFFF0000u, lane, 2);
-}
-
-__global__ void bf16_kernel(const float* x, unsigned* bits, int n) {
-    for (int i = threadIdx.x; i < n; i += blockDim.x) {
-        const __nv_bfloat16 rounded = __float2bfloat16_rn(x[i]);
-        bits[i] = __float_as_uint(__bfloat162float(rounded)) >> 16;
-    }
 }
 
 // ---- wrong ones ----------------------------------------------------------------------------
@@ -148,23 +103,11 @@ __global__ void dynamic_bounds_kernel(float* x, int i) {
 
 }  // namespace
 
-std::vector<float> reverse_blocks(const std::vector<float>& x, bool with_barrier) {
+std::vector<float> reversed_without_barrier(const std::vector<float>& x) {
     Device<float> from(x), to(x.size());
-    const dim3 grid(unsigned(x.size() / 256));
-    if (with_barrier)
-        reverse_kernel<true><<<grid, 256>>>(from.data, to.data);
-    else
-        reverse_kernel<false><<<grid, 256>>>(from.data, to.data);
+    reverse_kernel<<<1, 256>>>(from.data, to.data);
     CUDA_LAUNCHED();
     return to.host();
-}
-
-int sum_of(const std::vector<int>& x) {
-    Device<int> from(x), sums(ceil_div(x.size(), 1000));
-    sum_kernel<<<sums.n, 128>>>(from.data, int(x.size()), sums.data);
-    CUDA_LAUNCHED();
-    const std::vector<int> of_blocks = sums.host();
-    return std::accumulate(of_blocks.begin(), of_blocks.end(), 0);
 }
 
 int sum_through_struct(const std::vector<int>& x, bool freed) {
@@ -175,29 +118,6 @@ int sum_through_struct(const std::vector<int>& x, bool freed) {
     struct_kernel<<<1, 1>>>(sum);
     CUDA_LAUNCHED();
     return total.host()[0];
-}
-
-std::vector<int> coordinates_seen() {
-    Device<int> seen(2 * 3 * 4 * 240);
-    CUDA_CHECK(cudaMemsetAsync(seen.data, 0, seen.n * sizeof(int)));
-    coordinates_kernel<<<dim3(2, 3, 4), dim3(40, 3, 2), 240 * sizeof(float)>>>(seen.data);
-    CUDA_LAUNCHED();
-    return seen.host();
-}
-
-std::vector<unsigned> shuffled() {
-    Device<unsigned> out(32 * 2);
-    shuffle_kernel<<<1, 32>>>(out.data);
-    CUDA_LAUNCHED();
-    return out.host();
-}
-
-std::vector<unsigned> rounded_to_bf16(const std::vector<float>& x) {
-    Device<float> from(x);
-    Device<unsigned> bits(x.size());
-    bf16_kernel<<<1, 64>>>(from.data, bits.data, int(x.size()));
-    CUDA_LAUNCHED();
-    return bits.host();
 }
 
 void launch_wrong(const std::string& what) {
