@@ -1,15 +1,11 @@
-#include "kernels/backend.h"
+#include "tests/check_ops.h"
 #include "tests/golden_policy.h"
-#include "tests/reference.h"
-#include "tests/support.h"
-#include "tests/through_device.h"
 
 namespace convoy {
 
 TEST_SUITE_BEGIN("device");
 
-TEST_CASE("softmax_cross_entropy matches the formula in double: loss, gradient, ranks") {
-    auto backend = each_backend(2);
+static void check_cross_entropy(Backend& backend, Precision precision) {
     const std::pair<int, int> sizes[] = {{1, 1}, {5, 3}, {33, 10}, {4, 1000}};
     for (const auto& [N, C] : sizes)
         for (float smoothing : {0.0f, 0.1f}) {
@@ -34,18 +30,25 @@ TEST_CASE("softmax_cross_entropy matches the formula in double: loss, gradient, 
                 correct += rank == 1, top5 += rank <= 5;
             }
             Guarded dlogits(x.size()), sums(3, 2.0f);
-            backend->softmax_cross_entropy({x.data(), N, 1, 1, C}, labels, smoothing,
-                                           {dlogits.data(), N, 1, 1, C}, sums.data());
-            CHECK_CLOSE(dlogits.span(), want, sum_tolerance(1));
+            backend.softmax_cross_entropy({x.data(), N, 1, 1, C}, labels, smoothing,
+                                          {dlogits.data(), N, 1, 1, C}, sums.data());
+            check_stored(dlogits.span(), want, sum_tolerance(1), precision, "dlogits");
             CHECK(sums.data()[0] == doctest::Approx(loss).epsilon(1e-6));
             CHECK(sums.data()[1] == correct);
             CHECK(sums.data()[2] == top5);
 
             std::vector<float> alone(3, 2.0f);  // without gradient, as in evaluation
-            backend->softmax_cross_entropy({x.data(), N, 1, 1, C}, labels, smoothing,
-                                           {nullptr, N, 1, 1, C}, alone.data());
+            backend.softmax_cross_entropy({x.data(), N, 1, 1, C}, labels, smoothing,
+                                          {nullptr, N, 1, 1, C}, alone.data());
             CHECK(alone == std::vector<float>(sums));
         }
+}
+
+TEST_CASE("softmax_cross_entropy matches the formula in double: loss, gradient, ranks") {
+    check_cross_entropy(*each_backend(2), Precision::kFp32);
+}
+TEST_CASE("softmax_cross_entropy in bf16: the logits are fp32, their gradient is rounded once") {
+    check_cross_entropy(*each_backend(2, Precision::kBf16), Precision::kBf16);
 }
 
 TEST_CASE("softmax_cross_entropy with mixed labels gives PyTorch's loss and gradient") {
