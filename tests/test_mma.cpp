@@ -31,20 +31,6 @@ TEST_CASE("mma gives each lane the sums of its rows and columns, in tf32 and in 
     }
 }
 
-TEST_CASE("mma reads every number of its fragments from the place that the manual names") {
-    for (bool bf16 : {false, true})
-        for (int l = 0; l < (bf16 ? 16 : 8); ++l) {
-            CAPTURE(bf16);
-            CAPTURE(l);
-            const int depth = bf16 ? 16 : 8;
-            std::vector<float> a(16 * depth, 0.0f), b(depth * 8, 0.0f), want(16 * 8);
-            for (int row = 0; row < 16; ++row) a[row * depth + l] = float(row + 1);
-            for (int column = 0; column < 8; ++column) b[l * 8 + column] = float(column * 16 + 16);
-            for (int i = 0; i < 128; ++i) want[i] = float((i / 8 + 1) * (i % 8 * 16 + 16));
-            CHECK(kernels().one_mma(bf16, a, b, std::vector<float>(128, 0.0f)) == want);
-        }
-}
-
 TEST_CASE("a NaN or an infinity in an operand of mma reaches the sums of its row") {
     for (bool bf16 : {false, true})
         for (float bad : {NAN, std::bit_cast<float>(0x7FFFFFFFu), INFINITY}) {
