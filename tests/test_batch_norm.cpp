@@ -210,22 +210,6 @@ TEST_CASE("batch_norm in bf16 takes its statistics in fp32 and rounds its output
     check_formulas(*each_backend(2, Precision::kBf16), Precision::kBf16);
 }
 
-TEST_CASE("batch_norm takes the bounds of the groups as they are at each call") {
-    auto backend = each_backend(2);
-    const Case c{{4, 3, 3, 8}, {0, 1, 4}};
-    Problem p(c);
-    std::vector<int> bounds = c.bounds;
-    for (int middle : {1, 3, 3, 2}) {
-        bounds[1] = middle;
-        const auto want = reference::batch_norm({c.x, p.x}, bounds, p.gamma, p.beta, {},
-                                                {Activation::kNone}, kEps);
-        Guarded y(c.x.elems()), mean_rstd(size_t(4) * 8), sums(size_t(2) * 8, 0.0f);
-        normalise(*backend, view(p.x, c.x), bounds, p.gamma.data(), p.beta.data(), nullptr,
-                  {Activation::kNone}, kEps, view(y, c.x), mean_rstd.data(), sums.data());
-        CHECK_CLOSE(y.span(), want.y.v, tolerance_of(c));
-    }
-}
-
 // x = 1000 + noise of 1/64, in steps that a float holds exactly at 1000 (2⁻¹⁴). The mean itself is
 // stored as a float, off by up to 2⁻¹⁵, which moves x̂ by 2⁻¹⁵/σ ≈ 2⁻¹⁵·110; no more than that.
 TEST_CASE("batch_norm keeps its digits with a large mean and a tiny variance") {

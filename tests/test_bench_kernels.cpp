@@ -2,8 +2,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/micro.h"
 #include "src/base/text.h"
 #include "src/bench/bench.h"
 #include "tests/device.h"
@@ -14,14 +12,12 @@ namespace convoy {
 using nlohmann::json;
 
 // The rows of a bench, as fast as it goes.
-template <class... Make>
-static std::vector<json> rows_of(const std::string& device, const char* filter, int batch = 0,
-                                 const Make&... make) {
+static std::vector<json> rows_of(const std::string& device, const char* filter, int batch) {
     Config config;
     config.device = device, config.filter = filter, config.threads = 1, config.json = true;
     if (device != "cpu") config.size = 16;  // an emulator is slow
     Quiet out;
-    const int count = bench_kernels(config, batch, 0, out.file, make...);
+    const int count = bench_kernels(config, batch, 0, out.file);
     std::vector<json> rows;
     for (const std::string& line : split(out.text(), '\n'))
         if (!line.empty()) rows.push_back(json::parse(line));
@@ -71,24 +67,6 @@ TEST_CASE("bench_kernels has a row for each op of a step, and counts the layers 
     const auto blocks = rows_of("cpu", "resnet18 batch_norm_grad 2x7x7x512", 2);
     REQUIRE(blocks.size() == 1);
     CHECK(blocks[0]["layers"] == 5);
-}
-
-TEST_CASE("bench_kernels takes the given batch, and makes only backends of models in the filter") {
-    int made = 0;
-    // Stands for a GPU that has no clock of its own: its memory is out of reach.
-    struct FakeGpu final : CpuBackend {
-        FakeGpu() : CpuBackend({.threads = 1}, pick_micro()) {}
-        bool host_visible() const override { return false; }
-    };
-    const MakeBackend make = [&](const Config&) {
-        ++made;
-        return std::make_unique<FakeGpu>();
-    };
-    const auto rows = rows_of("cuda", "tiny relu 3x", 3, make);
-    CHECK(rows_of("cuda", "tiny no such op", 3, make).empty());
-    CHECK(made == 2);
-    for (const json& row : rows_of("cuda", "tiny linear", 3, make))
-        CHECK(row["shapes"].get<std::string>().starts_with("3x"));
 }
 
 }  // namespace convoy

@@ -146,24 +146,6 @@ TEST_CASE("coordinator: a job of which no rank answers ends, and the next one ma
     CHECK(job.ring.job != first);
 }
 
-// Four ranks. 2 and 3 fall silent, then 1, before the ring of the other two is open. If that ring
-// counted, rank 0 would be half of it, with the lowest rank, and continue without the others.
-TEST_CASE("coordinator: a ring that was never open is no majority") {
-    Played job(4);
-    job.form(4);
-    job.pass(kSilence + milliseconds(600), {0, 1});
-    for (const int rank : {0, 1}) job.say(rank, job.again(rank));
-    for (const int rank : {1, 0}) REQUIRE(job.is_welcome(rank));
-    CHECK(job.ring.world == 2);
-    job.step(event::Disconnected{1, "connection closed"});
-    job.say(0, job.again(0));
-    job.pass(kSilence + milliseconds(600), {0});
-    CHECK(!job.is_welcome(0));
-    const auto notices = job.got(0, wire::Type::notice);
-    REQUIRE(!notices.empty());
-    CHECK(contains(wire::decode_text(notices[0].body), "only 1 rank of 4 answers"));
-}
-
 TEST_CASE(
     "coordinator: of two ranks without a link the one that nobody reaches goes, or the higher") {
     for (const bool answers : {true, false}) {

@@ -50,21 +50,6 @@ TEST_CASE("every operation gives torchvision's pixels exactly, on RGB, grey and 
     }
 }
 
-TEST_CASE("solarize from 0 inverts; factors of 1, no angle and no shift change nothing") {
-    Image spare, image = picture(9, 11), inverted = image;
-    change_pixels({PixelOp::solarize, 0}, inverted, spare);
-    for (size_t i = 0; i < image.pixels.size(); ++i)
-        CHECK(inverted.pixels[i] == 255 - image.pixels[i]);
-    for (PixelOp op :
-         {PixelOp::brightness, PixelOp::saturation, PixelOp::contrast, PixelOp::sharpness,
-          PixelOp::rotate, PixelOp::shear_x, PixelOp::translate_y}) {
-        Image same = image;
-        const bool factor = op >= PixelOp::brightness && op <= PixelOp::sharpness;
-        change_pixels({op, factor ? 1.0 : 0.0}, same, spare);
-        CHECK(same.pixels == image.pixels);
-    }
-}
-
 TEST_CASE("shift_reflected is a window of the image with mirrored margins") {
     for (int C : {1, 3}) {
         const Image image = coloured(6, 7, C);
