@@ -224,123 +224,90 @@ Bytes index_file() {
     return pack_index(std::vector<NamedIndex>{{"a.tar", &index}});
 }
 
-struct Target {
-    void (*run)(Bytes);
-    std::vector<Bytes> (*seeds)();
-};
-const std::map<std::string, Target> kTargets = {
-    {"tar",
-     {fuzz_tar,
-      [] {
-          return std::vector<Bytes>{unzipped(golden::kTarUstar), unzipped(golden::kTarPax),
-                                    unzipped(golden::kTarGnu)};
-      }}},
-    {"tfrecord",
-     {fuzz_tfrecord,
-      [] {
-          const Bytes one = unzipped(golden::kTfrecord);
-          uint64_t length;
-          std::memcpy(&length, one.data(), 8);
-          return std::vector<Bytes>{one,
-                                    Bytes(one.begin() + 12, one.begin() + 12 + ptrdiff_t(length))};
-      }}},
-    {"idx",
-     {fuzz_idx,
-      [] {
-          return std::vector<Bytes>{unzipped(golden::kIdxImages), unzipped(golden::kIdxLabels)};
-      }}},
-    {"gzip", {fuzz_gzip, [] { return std::vector<Bytes>{from_hex(golden::kIdxImages)}; }}},
-    {"index", {fuzz_index, [] { return std::vector<Bytes>{index_file()}; }}},
-    {"list",
-     {fuzz_list,
-      [] {
-          return std::vector<Bytes>{text("a/1.jpg\t0\nb.png\t1\n"), text("x\that\r\ny\tshoe\n")};
-      }}},
-    {"wire",
-     {fuzz_wire,
-      [] {
-          std::vector<Bytes> seeds;
-          for (const std::string& message :
-               {wire::encode(wire::Join{.host = "a", .address = "b", .settings = {{"c", "d"}}}),
-                wire::encode(wire::Welcome{.peers = {{"a", "b", 1}}, .ring = {0}}),
-                wire::encode(wire::Offer{.peers = {{"a", "b", 1}}, .what = "{}"}),
-                wire::encode(wire::Abort{}), wire::encode(wire::Heartbeat{})}) {
-              seeds.push_back(text(message));
-              seeds.push_back(text(std::string_view(message).substr(wire::kHeaderBytes)));
-          }
-          return seeds;
-      }}},
-    {"safetensors",
-     {fuzz_safetensors,
-      [] {
-          const std::string header = R"({"w":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}})";
-          return std::vector<Bytes>{
-              text(cat(char(header.size()), std::string(7, 0), header, "abcd"))};
-      }}},
-    {"torch",
-     {fuzz_torch,
-      [] {
-          const std::string tensor = pickled_tensor("w", {2, 3}, {3, 1});
-          return std::vector<Bytes>{
-              text(pickled_dict(tensor)), text(torch_file(pickled_dict(tensor))),
-              text("\x80\x02}" + pickled("model") + "ccollections\nOrderedDict\n)R(" + tensor +
-                   "uN\x86\x87]a\x8c\x01xh\x01q\x01su.")};
-      }}},
-    {"meta",
-     {fuzz_meta,
-      [] {
-          CheckpointMeta meta;
-          meta.settings = {{"batch", "64"}}, meta.spent = {{"cost", 1.5}};
-          std::string json = meta_text(meta, {{"model.safetensors", "00ff"}});
-          json.replace(json.find("\"format\": 2"), 11, "\"format\": 1");  // without a checksum
-          return std::vector<Bytes>{text(json)};
-      }}},
-    {"model",
-     {fuzz_model,
-      [] {
-          return std::vector<Bytes>{
-              text("input 28x28x1\nconv2d a out 8 size 3x5 stride 2 pad 1 bias no init he\nrelu\n"
-                   "residual b\nbatchnorm c\nshortcut\nconv2d d out 8 size 1\nend\ndropout 0.5\n"
-                   "avgpool 1\nflatten\nlinear f out classes init 0.01  # end\n")};
-      }}},
-    {"options",
-     {fuzz_options,
-      [] {
-          std::string lines;
-          for (const auto& [name, value] : job_settings({}, kTrain))
-              lines += name + "=" + value + "\n";
-          return std::vector<Bytes>{
-              text(lines), text("size=80x64\nbatch=12\ncache-size=3 GB\njitter=0.1,0.2,0.3\n"
-                                "shuffle=window=9\nauto-augment=trivial\nlr=1e-3\n")};
-      }}},
-    {"settings",
-     {fuzz_settings,
-      [] { return std::vector<Bytes>{text("# from tune\nbatch 64\n\tlr   0.1 \r\nsize 9\n")}; }}},
-    {"offer",
-     {fuzz_offer,
-      [] {
-          return std::vector<Bytes>{text(offer_text(
-              {job_settings({}, kTrain), {"input 8\nflatten\n", {"a", "b"}, true}, {}, 1, 2.5}))};
-      }}},
-    {"token", {fuzz_token, [] { return std::vector<Bytes>{text(make_token())}; }}},
-    {"image",
-     {fuzz_image,
-      [] {
-          return std::vector<Bytes>{from_hex(golden::kColourJpeg), text("P5 2 2 255\nabcd"),
-                                    text("BM")};
-      }}},
+const std::map<std::string, void (*)(Bytes)> kTargets = {
+    {"tar", fuzz_tar},           {"tfrecord", fuzz_tfrecord},
+    {"idx", fuzz_idx},           {"gzip", fuzz_gzip},
+    {"index", fuzz_index},       {"list", fuzz_list},
+    {"wire", fuzz_wire},         {"safetensors", fuzz_safetensors},
+    {"torch", fuzz_torch},       {"meta", fuzz_meta},
+    {"model", fuzz_model},       {"options", fuzz_options},
+    {"settings", fuzz_settings}, {"offer", fuzz_offer},
+    {"token", fuzz_token},       {"image", fuzz_image},
 };
 
-const Target* target = nullptr;
+// Right ones, from which mutations begin.
+std::vector<Bytes> seeds_of(const std::string& target) {
+    if (target == "tar")
+        return {unzipped(golden::kTarUstar), unzipped(golden::kTarPax), unzipped(golden::kTarGnu)};
+    if (target == "tfrecord") {
+        const Bytes one = unzipped(golden::kTfrecord);
+        uint64_t length;
+        std::memcpy(&length, one.data(), 8);
+        return {one, Bytes(one.begin() + 12, one.begin() + 12 + ptrdiff_t(length))};
+    }
+    if (target == "idx") return {unzipped(golden::kIdxImages), unzipped(golden::kIdxLabels)};
+    if (target == "gzip") return {from_hex(golden::kIdxImages)};
+    if (target == "index") return {index_file()};
+    if (target == "list") return {text("a/1.jpg\t0\nb.png\t1\n"), text("x\that\r\ny\tshoe\n")};
+    if (target == "wire") {
+        std::vector<Bytes> seeds;
+        for (const std::string& message :
+             {wire::encode(wire::Join{.host = "a", .address = "b", .settings = {{"c", "d"}}}),
+              wire::encode(wire::Welcome{.peers = {{"a", "b", 1}}, .ring = {0}}),
+              wire::encode(wire::Offer{.peers = {{"a", "b", 1}}, .what = "{}"}),
+              wire::encode(wire::Abort{}), wire::encode(wire::Heartbeat{})}) {
+            seeds.push_back(text(message));
+            seeds.push_back(text(std::string_view(message).substr(wire::kHeaderBytes)));
+        }
+        return seeds;
+    }
+    if (target == "safetensors") {
+        const std::string header = R"({"w":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}})";
+        return {text(cat(char(header.size()), std::string(7, 0), header, "abcd"))};
+    }
+    if (target == "torch") {
+        const std::string tensor = pickled_tensor("w", {2, 3}, {3, 1});
+        return {text(pickled_dict(tensor)), text(torch_file(pickled_dict(tensor))),
+                text("\x80\x02}" + pickled("model") + "ccollections\nOrderedDict\n)R(" + tensor +
+                     "uN\x86\x87]a\x8c\x01xh\x01q\x01su.")};
+    }
+    if (target == "meta") {
+        CheckpointMeta meta;
+        meta.settings = {{"batch", "64"}}, meta.spent = {{"cost", 1.5}};
+        std::string json = meta_text(meta, {{"model.safetensors", "00ff"}});
+        json.replace(json.find("\"format\": 2"), 11, "\"format\": 1");  // without a checksum
+        return {text(json)};
+    }
+    if (target == "model")
+        return {
+            text("input 28x28x1\nconv2d a out 8 size 3x5 stride 2 pad 1 bias no init he\nrelu\n"
+                 "residual b\nbatchnorm c\nshortcut\nconv2d d out 8 size 1\nend\ndropout 0.5\n"
+                 "avgpool 1\nflatten\nlinear f out classes init 0.01  # end\n")};
+    if (target == "options") {
+        std::string lines;
+        for (const auto& [name, value] : job_settings({}, kTrain))
+            lines += name + "=" + value + "\n";
+        return {text(lines), text("size=80x64\nbatch=12\ncache-size=3 GB\njitter=0.1,0.2,0.3\n"
+                                  "shuffle=window=9\nauto-augment=trivial\nlr=1e-3\n")};
+    }
+    if (target == "settings") return {text("# from tune\nbatch 64\n\tlr   0.1 \r\nsize 9\n")};
+    if (target == "offer")
+        return {text(offer_text(
+            {job_settings({}, kTrain), {"input 8\nflatten\n", {"a", "b"}, true}, {}, 1, 2.5}))};
+    if (target == "token") return {text(make_token())};
+    return {from_hex(golden::kColourJpeg), text("P5 2 2 255\nabcd"), text("BM")};  // image
+}
+
+void (*target)(Bytes) = nullptr;
 
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int*, char***) {
     const char* name = std::getenv("FUZZ_TARGET");
-    target = &kTargets.at(name ? name : "");
+    target = kTargets.at(name ? name : "");
     if (const char* folder = std::getenv("FUZZ_SEEDS")) {
         int number = 0;
-        for (const Bytes& seed : target->seeds())
+        for (const Bytes& seed : seeds_of(name))
             std::ofstream(cat(folder, "/golden", number++), std::ios::binary)
                 .write(reinterpret_cast<const char*>(seed.data()), std::streamsize(seed.size()));
     }
@@ -349,7 +316,7 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     try {
-        target->run(Bytes(data, data + size));
+        target(Bytes(data, data + size));
     } catch (const Error&) {  // the answer to damaged bytes
     }
     return 0;
