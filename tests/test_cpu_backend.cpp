@@ -5,7 +5,8 @@
 #include <thread>
 
 #include "kernels/backend.h"
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/memory.h"
+#include "kernels/cpu/thread_pool.h"
 #include "tests/support.h"
 
 namespace convoy {
@@ -118,21 +119,6 @@ TEST_CASE("subnormal numbers are 0 in every thread of the CPU's ops, and not in 
         seen = tiny * 2;
     });
     CHECK(seen == 2 * kTiny);  // other pools keep them: the emulator of GPUs has one
-}
-
-TEST_CASE("a product is masked by what lies where it is stored") {
-    Cpu cpu(1, pick_micro());
-    const float one[4] = {1, 1, 1, 1};
-    const std::vector<float> before = {-1, 2, 0, 3}, after = {0, 1, 0, 1};
-    std::vector<float> result = before;
-    const RightSide right{one, 4, 1};
-    const Epilogue masked{nullptr, false, result.data()};
-    multiply_skinny(cpu, one, 1, 1, right, 4, result.data(), masked);
-    CHECK(result == after);
-    std::copy(before.begin(), before.end(), result.begin());
-    multiply_patches(cpu, Patches::matrix(one, 1, 1), right, 4, RowMap{result.data(), 4, 4, 4},
-                     masked);
-    CHECK(result == after);
 }
 
 TEST_CASE("a gradient cannot take the place of its mask") {
