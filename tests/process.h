@@ -6,11 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "src/plan/tune.h"  // free_port
@@ -67,25 +65,14 @@ class Process {
 
     // The exit status (128 + n if signal n ended it), or -1 if it still runs after `seconds`.
     int wait(double seconds = 60) {
-        const auto until =
-            std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
         int status = 0;
-        while (waitpid(pid_, &status, WNOHANG) == 0) {
-            if (std::chrono::steady_clock::now() > until) return -1;
-            std::this_thread::sleep_for(std::chrono::milliseconds(10));
-        }
+        if (!eventually([&] { return waitpid(pid_, &status, WNOHANG) != 0; }, seconds)) return -1;
         pid_ = -1;
         return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     }
-    // Waits until the output contains `text`; false after `seconds`, or if the process has ended.
+    // Waits until the output contains `text`; false after `seconds`.
     bool wait_for(const std::string& text, double seconds = 60) {
-        const auto until =
-            std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-        while (!contains(output(), text)) {
-            if (std::chrono::steady_clock::now() > until) return false;
-            std::this_thread::sleep_for(std::chrono::milliseconds(10));
-        }
-        return true;
+        return eventually([&] { return contains(output(), text); }, seconds);
     }
 
  private:

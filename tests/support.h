@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "src/base/check.h"
@@ -30,6 +32,16 @@ namespace convoy {
 
 inline bool contains(std::string_view text, std::string_view part) {
     return text.find(part) != text.npos;
+}
+
+// Asks again and again until it holds, for so many seconds at most; returns whether it does.
+inline bool eventually(const auto& holds, double seconds = 20) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+    while (!holds()) {
+        if (std::chrono::steady_clock::now() > end) return false;
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return true;
 }
 
 // Checks that the expression throws an Error whose message contains `text`.

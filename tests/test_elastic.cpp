@@ -133,7 +133,6 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
         int polls = 0, leave_polls = 0;  // one a step, later one a batch of the validation
         const auto stop = [&] {
             const auto leave = cut.leave.find(rank);
-            const auto begin = std::chrono::steady_clock::now();
             if (cut.slow && operations >= 0 && ++polls == 2) {
                 std::this_thread::sleep_for(std::chrono::seconds(rank == 2 ? 5 : 0));
                 if (rank != 2) alarm(1);
@@ -141,17 +140,14 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
             if (cut.fails && (rank == cut.rank || cut.rank < 0) && operations >= 0 && ++polls == 2)
                 cut.rank < 0 ? throw JobError("NaN") : fail("the disk of rank ", rank, " is gone");
             if (cut.stalls && rank == 2 && operations >= 0 && ++polls == 2)
-                while (!contains(read_file(folder + "/rank0.out"), "wait for rank 2") &&
-                       std::chrono::steady_clock::now() - begin < std::chrono::seconds(20))
-                    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+                eventually(
+                    [&] { return contains(read_file(folder + "/rank0.out"), "wait for rank 2"); });
             if (cut.hangs && rank == 2 && operations >= 0 && ++polls == 2)
                 std::this_thread::sleep_for(std::chrono::seconds(6));
             const bool holds = cut.piles || (cut.returns && polls == 0);
             if (holds && rank == 0 && operations >= 0 && session->communicator().world() < kWorld) {
                 ++polls;
-                while (!session->communicator().newcomer_waits() &&
-                       std::chrono::steady_clock::now() - begin < std::chrono::seconds(30))
-                    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+                eventually([&] { return session->communicator().newcomer_waits(); }, 30);
             }
             if (cut.piles && operations >= 0 && session->communicator().world() != last_world) {
                 last_world = session->communicator().world();
@@ -161,10 +157,12 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
             }
             if (cut.joins > 0 && cut.operation >= 0 && rank == 0 && operations >= 0 &&
                 ++polls == 2 && session->communicator().world() < kWorld)
-                while (!session->communicator().newcomer_waits() &&
-                       !contains(read_file(folder + "/rank2.out"), "error: ") &&
-                       std::chrono::steady_clock::now() - begin < std::chrono::seconds(30))
-                    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+                eventually(
+                    [&] {
+                        return session->communicator().newcomer_waits() ||
+                               contains(read_file(folder + "/rank2.out"), "error: ");
+                    },
+                    30);
             return operations >= 0 && leave != cut.leave.end() && ++leave_polls >= leave->second
                        ? SIGTERM
                        : 0;
@@ -237,14 +235,12 @@ struct Outcome {
 
 // Or until the process is gone, or waits. A newcomer that is here sooner would join a step early.
 void wait_for_step_1(const std::string& log, pid_t pid) {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     siginfo_t ended{};
-    while (ended.si_pid == 0 && std::chrono::steady_clock::now() < until) {
+    eventually([&] {
         const std::string text = read_file(log);
-        if (contains(text, " step 1/") || contains(text, "waiting")) break;
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));
         waitid(P_PID, id_t(pid), &ended, WEXITED | WNOHANG | WNOWAIT);
-    }
+        return ended.si_pid != 0 || contains(text, " step 1/") || contains(text, "waiting");
+    });
 }
 
 Outcome run_job(const Cut& cut, const std::vector<std::string>& more = {}, bool resume = false) {

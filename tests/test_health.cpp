@@ -20,11 +20,10 @@ static bool contains(const HealthReport& report, const std::string& text) {
 
 // Asks until the answer has `text` in it, for 20 s at most; returns the last answer.
 static HealthReport ask_until(uint16_t port, const std::string& text) {
-    const auto end = Clock::now() + std::chrono::seconds(20);
-    HealthReport report = ask(port);
-    while (!contains(report, text) && Clock::now() < end) report = ask(port);
+    HealthReport report;
+    const bool is_there = eventually([&] { return contains(report = ask(port), text); });
     INFO(report.text);
-    CHECK(contains(report, text));
+    CHECK(is_there);
     return report;
 }
 
@@ -87,9 +86,7 @@ TEST_CASE("health: in a stalled job every rank says whom all wait for, who alone
     }
     asked.set_value();
     barrier.get();
-    const auto end = Clock::now() + std::chrono::seconds(20);
-    while (contains(ask(port_of(job.peers[0])), "no progress") && Clock::now() < end) {}
-    CHECK_FALSE(contains(ask(port_of(job.peers[0])), "no progress"));
+    CHECK(eventually([&] { return !contains(ask(port_of(job.peers[0])), "no progress"); }));
     job.communicator->leave();
     rank1.join();
 }

@@ -262,13 +262,8 @@ TEST_CASE("--shm: a rank that is stopped in the middle of a sum is named, and wa
             std::atomic<bool> done{false};
             std::string error;
             std::thread sums([&] { error = error_of_sums(job, 3), done = true; });
-            const auto begin = std::chrono::steady_clock::now();
-            const std::string named = "all wait for rank 1 (127.0.0.1:";
-            while (!contains(diary.text(), "its process does not") &&
-                   std::chrono::steady_clock::now() - begin < std::chrono::seconds(30))
-                std::this_thread::yield();
-            CHECK(contains(diary.text(), named));
-            CHECK(contains(diary.text(), "its process does not"));
+            CHECK(eventually([&] { return contains(diary.text(), "its process does not"); }, 30));
+            CHECK(contains(diary.text(), "all wait for rank 1 (127.0.0.1:"));
             CHECK(!done);
             kill(pid, SIGCONT);
             sums.join();

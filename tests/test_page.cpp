@@ -6,7 +6,6 @@
 #include <regex>
 #include <set>
 
-#include "src/base/clock.h"
 #include "src/base/text.h"
 #include "src/page/assets.h"
 #include "src/page/server.h"
@@ -355,10 +354,10 @@ TEST_CASE("program: --page and page show a run, and idle visitors do not stop it
     REQUIRE(rank0.wait_for("epoch 3/"));
     for (const int socket : idle) close(socket);
     json state;
-    for (const auto begin = Clock::now(); seconds_since(begin) < 20;) {
+    eventually([&] {
         state = json::parse(body_of(get(page, "/state.json")));
-        if (state["ranks"].size() == 2 && state["ranks"][1].contains("cpu")) break;
-    }
+        return state["ranks"].size() == 2 && state["ranks"][1].contains("cpu");
+    });
     REQUIRE(state["ranks"].size() == 2);
     for (const json& rank : state["ranks"]) {
         CHECK(rank["memory"] > 1e6);

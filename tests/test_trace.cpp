@@ -340,14 +340,15 @@ TEST_CASE("program: --trace 3:5 on two ranks, SIGUSR2, and a rank that is lost")
     std::filesystem::remove(folder / "run/trace-3-5.json.gz");
 
     const auto wait_for_file = [&] {  // a trace in the folder, from which the last was removed
-        for (const auto begin = Clock::now(); seconds_since(begin) < 60;)
-            for (const auto& entry : std::filesystem::directory_iterator(folder / "run"))
-                if (entry.path().filename().string().starts_with("trace-") &&
-                    entry.path().extension() == ".gz")
-                    return true;
-                else
-                    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-        return false;
+        return eventually(
+            [&] {
+                std::filesystem::directory_iterator all(folder / "run");
+                return std::any_of(begin(all), end(all), [](const auto& entry) {
+                    return entry.path().filename().string().starts_with("trace-") &&
+                           entry.path().extension() == ".gz";
+                });
+            },
+            60);
     };
     rank1.kill(SIGUSR2);  // any rank
     REQUIRE(wait_for_file());
