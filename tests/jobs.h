@@ -55,6 +55,15 @@ struct Cluster {
     std::vector<std::unique_ptr<Process>> all;
 };
 
+// Each line that begins an object; the others are notices.
+inline std::vector<nlohmann::json> json_lines(const std::string& text) {
+    std::vector<nlohmann::json> all;
+    for (const std::string& line : split(text, '\n'))
+        if (line.starts_with("{")) all.push_back(nlohmann::json::parse(line));
+    return all;
+}
+
+// The events of a run. Each line must be JSON.
 inline std::vector<nlohmann::json> read_log(const std::string& folder) {
     std::vector<nlohmann::json> events;
     std::ifstream file(folder + "/log.jsonl");

@@ -34,6 +34,13 @@ inline bool contains(std::string_view text, std::string_view part) {
     return text.find(part) != text.npos;
 }
 
+// How often `part` stands in the text, side by side.
+inline int count_of(std::string_view text, std::string_view part) {
+    int count = 0;
+    for (size_t at = 0; (at = text.find(part, at)) != text.npos; at += part.size()) ++count;
+    return count;
+}
+
 // Asks again and again until it holds, for so many seconds at most; returns whether it does.
 inline bool eventually(const auto& holds, double seconds = 20) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);

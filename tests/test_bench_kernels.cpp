@@ -1,11 +1,8 @@
 // bench kernels: its rows are the ops of a real step, on any device.
-#include <nlohmann/json.hpp>
 #include <set>
 
-#include "src/base/text.h"
 #include "src/bench/bench.h"
-#include "tests/device.h"
-#include "tests/support.h"
+#include "tests/jobs.h"
 
 namespace convoy {
 
@@ -18,9 +15,7 @@ static std::vector<json> rows_of(const std::string& device, const char* filter, 
     if (device != "cpu") config.size = 16;  // an emulator is slow
     Quiet out;
     const int count = bench_kernels(config, batch, 0, out.file);
-    std::vector<json> rows;
-    for (const std::string& line : split(out.text(), '\n'))
-        if (!line.empty()) rows.push_back(json::parse(line));
+    const std::vector<json> rows = json_lines(out.text());
     CHECK(int(rows.size()) == count);
     return rows;
 }

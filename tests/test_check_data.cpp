@@ -2,12 +2,10 @@
 #include "data/check_data.h"
 
 #include <fstream>
-#include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "data/generated.h"
 #include "src/bench/bench.h"
-#include "support.h"
+#include "tests/jobs.h"
 
 using namespace convoy;
 
@@ -71,12 +69,8 @@ TEST_CASE("bench data measures every stage and prints a table or JSON lines") {
         bench_data(source, how, {.batch = 0, .shares = {}, .threads = 3}, 1 << 30, 0.01, table);
         return out.text();
     };
-    std::istringstream lines(bench(true));
-    std::vector<nlohmann::json> rows;
-    for (std::string line; std::getline(lines, line);) {
-        rows.push_back(nlohmann::json::parse(line));
-        CHECK(rows.back().at("images_per_second").get<double>() > 0);
-    }
+    const std::vector<nlohmann::json> rows = json_lines(bench(true));
+    for (const nlohmann::json& row : rows) CHECK(row.at("images_per_second").get<double>() > 0);
     REQUIRE(rows.size() == 10);  // four stages, the loaders with 1, 2 and 3 threads
     CHECK(rows[5].at("threads") == 2);
     CHECK(rows[6].at("threads") == 3);

@@ -213,19 +213,14 @@ TEST_CASE("coordinator: refused JOINs, also of lost ranks, are hung up on when o
 TEST_CASE("coordinator: strangers that join, are refused, or leave, fill no log") {
     Played job(3);
     job.join(0, 1, 3);
-    const auto count = [&](const std::string& what) {
-        int64_t n = 0;
-        for (size_t at = 0; (at = job.log.find(what, at)) != job.log.npos; at += what.size()) ++n;
-        return n;
-    };
     for (int i = 1; i <= 200; i += 2) {
         job.join(i, 7, 3);
         job.join(i + 1, 2, 3);
         for (const int client : {i, i + 1})
             job.step(event::Disconnected{client, "connection closed"});
     }
-    CHECK(count("was refused") == 10);
-    CHECK(count("joined, missing") == 60);
+    CHECK(count_of(job.log, "was refused") == 10);
+    CHECK(count_of(job.log, "joined, missing") == 60);
     CHECK(job.got(0, wire::Type::status).size() <= 70);
 }
 

@@ -160,14 +160,7 @@ TEST_CASE("a rank whose place in the queue is given up can be taken by another")
     }
     // The coordinator hears of the hang-up in its own time; until then the place counts as taken.
     Diary second;
-    const auto departures = [&] {
-        const std::string text = diary.text(), news = "127.0.0.1:9 has left";
-        int n = 0;
-        for (size_t at = text.find(news); at != std::string::npos; at = text.find(news, at + 1))
-            ++n;
-        return n;
-    };
-    while (departures() < 2) std::this_thread::yield();
+    REQUIRE(eventually([&] { return count_of(diary.text(), "127.0.0.1:9 has left") >= 2; }));
     std::thread rank1([&] { finish(join(rank_options(1, 0, port.get()), second.log())); });
     finish(join(rank_options(2, 0, port.get()), second.log()));
     rank1.join();

@@ -122,13 +122,6 @@ TEST_CASE("plan: a slow link is named once, where ranks wait for it, and none wi
 
 // ---- the command ------------------------------------------------------------------------------
 
-static std::vector<json> plan_lines(const std::string& output) {
-    std::vector<json> lines;
-    for (const std::string& line : split(output, '\n'))
-        if (line.starts_with("{")) lines.push_back(json::parse(line));
-    return lines;
-}
-
 // What rank 0 of two prints; both end with this status.
 static std::string two_ranks(const Words& both, const Words& more, int status = 0) {
     TempDir folder;
@@ -142,7 +135,7 @@ TEST_CASE("program: plan times two ranks, and says what one and two would reach"
     CAPTURE(output);
     int edges = 0, ranks = 0, best = 0;
     std::vector<std::tuple<int, std::string, int>> predictions;
-    for (const json& line : plan_lines(output)) {
+    for (const json& line : json_lines(output)) {
         edges += line["plan"] == "edge";
         ranks += line["plan"] == "rank";
         if (line["plan"] == "edge") continue;
@@ -169,8 +162,8 @@ TEST_CASE("program: with --compute, gradients from factors sleep for the images 
         two_ranks({"bench", "train"}, {"--json", "--model", model, "--batch", "8", "--compute",
                                        "0.3", "--shm", "off", "--steps", "3"});
     CAPTURE(output);
-    REQUIRE(!plan_lines(output).empty());
-    const json last = plan_lines(output).back();
+    REQUIRE(!json_lines(output).empty());
+    const json last = json_lines(output).back();
     CHECK(last["images_per_second"] < 1.03 * 8 / 0.45);
     CHECK(last["images_per_second"] > 0.6 * 8 / 0.45);
 }

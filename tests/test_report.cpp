@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <sstream>
 
 #include "src/base/text.h"
 #include "src/checkpoint/weights.h"
@@ -258,9 +257,7 @@ TEST_CASE("program: doctor names what would keep a job from starting, and says w
         words.insert(words.begin(), {"doctor", "--json"});
         const auto [status, output] = run_trainer(words);
         std::map<std::string, json> findings;
-        std::istringstream lines(output);
-        for (std::string line; std::getline(lines, line);) {
-            const json finding = json::parse(line);
+        for (const json& finding : json_lines(output)) {
             findings[finding["check"]] = finding;
             CHECK((finding["state"] == "ok" || finding["advice"] != ""));
         }

@@ -6,7 +6,6 @@
 #include "data/generated.h"
 #include "data/loader.h"
 #include "src/base/check.h"
-#include "src/base/text.h"
 #include "src/train/input.h"
 #include "tests/jobs.h"
 
@@ -214,13 +213,9 @@ TEST_CASE("eval and predict take what training takes: folders, tar, TFRecord, li
     CHECK(want["images"] == 18);
     const auto images = [&](const std::string& data) {
         std::vector<double> of_a;  // what is predicted for it, whatever the name
-        for (const std::string& line :
-             split(output_of({"predict", "--from", run, data, "--json"}), '\n')) {
-            if (line.empty()) continue;
-            const json one = json::parse(line);
+        for (const json& one : json_lines(output_of({"predict", "--from", run, data, "--json"})))
             for (const json& guess : one["top5"])
                 if (guess["class"] == "a") of_a.push_back(guess["probability"]);
-        }
         std::ranges::sort(of_a);
         return of_a;
     };
