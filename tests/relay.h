@@ -15,11 +15,9 @@ namespace convoy {
 // Listens on loopback and forwards bytes in both directions to the port to().
 class Relay {
  public:
-    // touch: may change the bytes, at most 64 KB at a time, in the relay's thread. delay: of each
-    // direction; at most 64 KB per connection are delayed at a time.
-    explicit Relay(std::function<uint16_t()> to, std::function<void(std::span<char>)> touch = {},
-                   std::chrono::milliseconds delay = {})
-        : to_(std::move(to)), touch_(std::move(touch)), delay_(delay) {
+    // touch: may change the bytes, at most 64 KB at a time, in the relay's thread.
+    explicit Relay(std::function<uint16_t()> to, std::function<void(std::span<char>)> touch = {})
+        : to_(std::move(to)), touch_(std::move(touch)) {
         acceptor_ = {io_, tcp::endpoint(asio::ip::make_address("127.0.0.1"), 0)};
         thread_ = std::thread([this] {
             asio::co_spawn(io_, accept(), [](std::exception_ptr) {});
@@ -60,7 +58,6 @@ class Relay {
                     std::lock_guard lock(mutex_);
                     passed_ += buffer.substr(0, n);
                 }
-                if (delay_.count() > 0) co_await sleep_for(delay_);
                 co_await asio::async_write(*to, asio::buffer(buffer.data(), n),
                                            asio::use_awaitable);
             }
@@ -72,7 +69,6 @@ class Relay {
 
     std::function<uint16_t()> to_;
     std::function<void(std::span<char>)> touch_;
-    const std::chrono::milliseconds delay_;
     asio::io_context io_{1};
     tcp::acceptor acceptor_{io_};
     std::mutex mutex_;
