@@ -110,6 +110,22 @@ inline void finish(const Job& job) {
     job.communicator->leave();
 }
 
+// Two ranks of a coordinator join, sum and leave.
+inline void run_two_ranks(uint16_t port, Log& log, const std::string& token = "") {
+    const auto run = [&](int rank) {
+        JoinOptions options = rank_options(rank, 2, port);
+        options.access.token = token;
+        Job job = join(options, log);
+        std::vector<float> one{1};
+        job.communicator->allreduce_sum(one).get();
+        CHECK(one[0] == 2);
+        finish(job);
+    };
+    std::thread other([&] { run(1); });
+    run(0);
+    other.join();
+}
+
 // Runs `work` on each rank of a new job, then rethrows the error of the lowest rank.
 inline void run_ranks(int world, const std::function<void(JoinOptions&)>& adjust,
                       const std::function<void(Job&)>& work) {

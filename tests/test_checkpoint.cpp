@@ -31,7 +31,8 @@ struct Fixture {
         : model(kText, {"net", 3, 8, 1, ""}, *backend),
           optimizer(config, model.params(), *backend) {}
 
-    Log log{std::tmpfile()};
+    Quiet told;
+    Log& log = told.log;
 
     std::string save(int64_t step, bool best = false, int keep = 3) {
         CheckpointMeta meta;
@@ -233,24 +234,16 @@ TEST_CASE("checkpoint: file systems without links, fsync or renaming of folders 
     for (const std::string lacks : {"symlink", "fsync", "rename"}) {
         CAPTURE(lacks);
         Fixture all;
-        Quiet quiet;
-        Log& log = quiet.log;
-        const auto save = [&](int64_t step, bool best) {
-            CheckpointMeta meta;
-            meta.position.step = step;
-            save_checkpoint(all.folder.path(), meta, all.card, all.model, all.optimizer,
-                            *all.backend, best, 2, log);
-        };
         refused = lacks;
-        save(10, true), save(20, false), save(30, false), save(40, false), save(40, false);
+        for (const int64_t step : {10, 20, 30, 40, 40}) all.save(step, step == 10, 2);
         refused = "";
-        CHECK(std::ranges::count(quiet.text(), '\n') == 1);
+        CHECK(std::ranges::count(all.told.text(), '\n') == 1);
         CHECK(steps_of(all) == std::vector<int64_t>{40, 30, 10});
-        CHECK(find_model_file(all.folder.path(), log) ==
+        CHECK(find_model_file(all.folder.path(), all.log) ==
               all.folder / "step-00000010/model.safetensors");
-        CHECK(load_checkpoint(all.folder / "latest", log).meta.position.step == 40);
-        save(50, true);  // the file system can again
-        CHECK(find_model_file(all.folder.path(), log) ==
+        CHECK(load_checkpoint(all.folder / "latest", all.log).meta.position.step == 40);
+        all.save(50, true);  // the file system can again
+        CHECK(find_model_file(all.folder.path(), all.log) ==
               all.folder / "step-00000050/model.safetensors");
     }
 }

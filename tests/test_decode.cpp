@@ -347,16 +347,11 @@ TEST_CASE("data behind the end of a JPEG does not count, whatever bytes it holds
 }
 
 TEST_CASE("files that look like images and are read by other programs are named by what they are") {
+    const std::string box = "\1\1\1\x1c";
     const std::string cases[][2] = {{"GIF89a, a picture", "GIF"},
-                                    {"\1\1\1\x1c"
-                                     "ftypavif....",
-                                     "AVIF"},
-                                    {"\1\1\1\x1c"
-                                     "ftypheic....",
-                                     "HEIC"},
-                                    {"\1\1\1\x1c"
-                                     "ftypmif1....",
-                                     "HEIF"},
+                                    {box + "ftypavif....", "AVIF"},
+                                    {box + "ftypheic....", "HEIC"},
+                                    {box + "ftypmif1....", "HEIF"},
                                     {"<!DOCTYPE html>", "web page"},
                                     {"version https://git-lfs.github.com/spec/v1", "git lfs pull"}};
     for (const auto& [bytes, what] : cases)

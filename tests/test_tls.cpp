@@ -538,13 +538,7 @@ TEST_CASE("garbage gets one alert and one line; of half handshakes the oldest ar
         asio::write(slow.back(), asio::buffer("\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03", 10));
     }
     for (size_t i = 0; i < 84; ++i) CHECK(rest_of(slow[i]).size() <= alert.size());
-    const auto run = [&](int rank) {
-        Job job = join(options_for(rank, coordinator.port(), token), diary.log());
-        finish(job);
-    };
-    std::thread other([&] { run(1); });
-    run(0);
-    other.join();
+    run_two_ranks(coordinator.port(), diary.log(), token);
     const std::string text = diary.text();
     CHECK(!contains(text, "sneaked in"));
     CHECK(contains(text, "its token differs, or it has none"));
