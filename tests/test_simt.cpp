@@ -97,8 +97,8 @@ TEST_CASE("simt: what CUDA leaves undefined is an error that names kernel, block
         {"misaligned shared", {"kernel misaligned_shared_kernel", "misaligned access"}},
 #endif
         {"shared bounds",
-         {"kernel shared_bounds_kernel, block (0,0,0): a thread wrote up to 64 bytes behind the "
-          "256"}},
+         {"kernel shared_bounds_kernel, block (0,0,0): a thread wrote up to 64 bytes behind",
+          " the 256 bytes of tile"}},
         {"dynamic bounds", {"bytes behind the 256 bytes of dynamic shared memory"}},
 #endif
     };
