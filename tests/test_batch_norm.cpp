@@ -229,23 +229,6 @@ TEST_CASE("batch_norm keeps its digits with a large mean and a tiny variance") {
         CHECK(mean_rstd[5 + c] == doctest::Approx(want.rstd[c]).epsilon(1e-5));
 }
 
-TEST_CASE("batch_norm works in place of x and of the residual") {
-    auto backend = each_backend(2);
-    const Case c{{3, 4, 4, 19}, {0, 3}};
-    Problem p(c);
-    std::vector<float> y(p.x.size()), mean_rstd(38), sums(38, 0.0f);
-    const auto run = [&](std::vector<float>& x, std::vector<float>& residual, Tensor out) {
-        normalise(*backend, view(x, c.x), c.bounds, p.gamma.data(), p.beta.data(),
-                  view(residual, c.x), {}, kEps, out, mean_rstd.data(), sums.data());
-    };
-    run(p.x, p.residual, view(y, c.x));
-    std::vector<float> x = p.x, residual = p.residual;
-    run(x, p.residual, view(x, c.x));
-    CHECK(x == y);
-    run(p.x, residual, view(residual, c.x));
-    CHECK(residual == y);
-}
-
 // Central differences of L = Σ y·dy with step 2⁻⁶ on values of size 1: truncation about h²·y''' ,
 // measured at 6e-4 in double; the rounding of y adds 1e-5.
 TEST_CASE("batch_norm_grad matches finite differences") {
