@@ -233,7 +233,7 @@ static void check_dropout(Backend& backend, Precision precision) {
 TEST_CASE("dropout keeps exactly what the draws of Random say, for each sample by its number") {
     check_dropout(*each_backend(3), Precision::kFp32);
 }
-TEST_CASE("dropout in bf16 keeps what the draws of Random say") {
+TEST_CASE("bf16: dropout keeps what the draws of Random say") {
     check_dropout(*each_backend(3, Precision::kBf16), Precision::kBf16);
 }
 

@@ -47,7 +47,7 @@ static void check_cross_entropy(Backend& backend, Precision precision) {
 TEST_CASE("softmax_cross_entropy matches the formula in double: loss, gradient, ranks") {
     check_cross_entropy(*each_backend(2), Precision::kFp32);
 }
-TEST_CASE("softmax_cross_entropy in bf16: the logits are fp32, their gradient is rounded once") {
+TEST_CASE("bf16: softmax_cross_entropy of logits in fp32, whose gradient is rounded once") {
     check_cross_entropy(*each_backend(2, Precision::kBf16), Precision::kBf16);
 }
 
