@@ -23,7 +23,6 @@ class FakeRank {
         join.process = process_;
         say(control_, wire::encode(join));
     }
-    Message hear_next() { return hear(control_); }
     // Skips messages until one of this type arrives.
     Message await(wire::Type type) {
         for (;;) {

@@ -2,7 +2,6 @@
 #include "data/augment.h"
 
 #include <algorithm>
-#include <array>
 
 #include "golden.h"
 #include "golden_images.h"

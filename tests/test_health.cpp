@@ -2,8 +2,6 @@
 // and what the question finds where there is no rank.
 #include "net/health.h"
 
-#include <atomic>
-
 #include "src/base/clock.h"
 #include "tests/fake_rank.h"
 #include "tests/process.h"

@@ -1,5 +1,4 @@
 // test_links.cpp — messages between two ranks, and rings of some of the ranks.
-#include <numeric>
 
 #include "tests/fake_rank.h"
 #include "tests/net_support.h"

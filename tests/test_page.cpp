@@ -4,7 +4,6 @@
 #include <poll.h>
 
 #include <regex>
-#include <set>
 
 #include "src/base/text.h"
 #include "src/page/assets.h"

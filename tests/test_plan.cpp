@@ -2,8 +2,6 @@
 // command as a process.
 #include "src/plan/plan.h"
 
-#include <algorithm>
-
 #include "src/base/text.h"
 #include "src/cli/commands.h"
 #include "src/job/job_setup.h"

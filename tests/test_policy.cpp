@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <numeric>
-#include <set>
 
 #include "golden_policy.h"
 #include "pictures.h"

@@ -1,6 +1,5 @@
 #include <atomic>
 #include <cstring>
-#include <set>
 
 #include "net/reduce.h"
 #include "tests/net_support.h"

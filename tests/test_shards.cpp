@@ -1,7 +1,6 @@
 // test_shards.cpp — shards of every format, made by other tools (golden_shards.h) or damaged by us,
 // their index, and how --data finds them.
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "data/check_data.h"

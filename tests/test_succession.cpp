@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <random>
-#include <set>
 #include <utility>
 
 #include "net/coordinator.h"
