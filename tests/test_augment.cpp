@@ -179,17 +179,6 @@ TEST_CASE("a training row of a rectangle: the crop of a square input, scaled to 
     }
 }
 
-TEST_CASE("a very long image is resized without computing more than its centre") {
-    Preprocess how;
-    how.size = 14;
-    how.augment = Augment::none;
-    RowBuffers buffers;
-    const Image image = picture(2, 20000);  // whole: 16×160,000
-    Guarded row(14 * 14 * 3);
-    input_row(image, how, 0, 0, buffers, row.data());
-    CHECK(std::isfinite(row.data()[0]));
-}
-
 TEST_CASE("random_resized_crop obeys scale and ratio and depends on all of its arguments") {
     double area = 0;
     bool touched_top = false, touched_left = false;
