@@ -34,7 +34,7 @@ struct Buffers {
 };
 
 std::vector<Finding> decode_all(const Source& source, const std::string& part, int threads,
-                                int64_t max_pixels, Log& log) {
+                                Log& log) {
     std::vector<Finding> findings(source.size());
     ProgressBar progress(log, cat("checking ", findings.size(), " images for ", part),
                          findings.size());
@@ -43,7 +43,7 @@ std::vector<Finding> decode_all(const Source& source, const std::string& part, i
         source.pass(i > size_t(threads) ? i - size_t(threads) : 0);
         thread_local std::unique_ptr<Buffers> buffers;
         LargeImage large;
-        if (!buffers) buffers.reset(new Buffers{.decoder = Decoder(3, max_pixels)});
+        if (!buffers) buffers.reset(new Buffers{.decoder = Decoder()});
         auto& [bytes, decoder, image] = *buffers;
         Finding& one = findings[i];
         one.fault = image_fault(source, i, [&] {
@@ -130,8 +130,7 @@ void print(const std::string& name, const json& part, const std::vector<std::str
 
 }  // namespace
 
-int64_t check_data(const DataSet& set, int threads, int64_t max_pixels, bool as_json,
-                   std::FILE* out, Log& log) {
+int64_t check_data(const DataSet& set, int threads, bool as_json, std::FILE* out, Log& log) {
     ENSURE(threads >= 1, threads, " threads");
     std::map<uint64_t, std::pair<const Source*, size_t>> seen;  // by hash
     int64_t bad = 0, harmless = 0;
@@ -139,7 +138,7 @@ int64_t check_data(const DataSet& set, int threads, int64_t max_pixels, bool as_
     json apart = json::array(), leaks = json::array();
     for (const auto& [part, source] : {std::pair{"training", set.train}, {"validation", set.val}}) {
         if (!source) continue;
-        const std::vector<Finding> findings = decode_all(*source, part, threads, max_pixels, log);
+        const std::vector<Finding> findings = decode_all(*source, part, threads, log);
         report[part] = describe(*source, findings);
         bad += int64_t(report[part]["bad"].size() + source->damaged());
         if (!as_json) print(part, report[part], source->classes(), out);

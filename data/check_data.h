@@ -12,7 +12,6 @@ namespace convoy {
 // object: each bad image with the cause, images and bad images per class, how uneven the classes
 // are, formats, the range of sizes, and images with the same bytes in two classes or in training
 // and validation. Returns the number of bad images, with the samples that an index leaves out.
-int64_t check_data(const DataSet& set, int threads, int64_t max_pixels, bool as_json,
-                   std::FILE* out, Log& log);
+int64_t check_data(const DataSet& set, int threads, bool as_json, std::FILE* out, Log& log);
 
 }  // namespace convoy

@@ -145,8 +145,7 @@ void Loader::decode_rows(Track* track) {
         std::optional<LargeImage> large(std::in_place);
         try {
             const Span span(track, kTraceDecode, int64_t(slot->batch.samples[row]));
-            if (!buffers)
-                buffers.reset(new Buffers{.decoder = Decoder(how_.size.C, options_.max_pixels)});
+            if (!buffers) buffers.reset(new Buffers{.decoder = Decoder(how_.size.C)});
             reason = image_fault(*source_, slot->batch.samples[row] - uint64_t(first_sample_),
                                  [&] { make_row(*buffers, *slot, row); });
         } catch (...) {

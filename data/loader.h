@@ -40,10 +40,9 @@ struct LoaderOptions {
     int64_t batch = 0;           // global: size of a step's slice
     std::vector<double> shares;  // one weight per rank
     int rank = 0;
-    int threads = 1;                  // decode threads
-    bool training = true;             // permuted and augmented; else in order, for_validation()
-    int64_t max_pixels = kMaxPixels;  // an image with more is bad
-    bool pixels = true;  // false: no image is read, all count as good, and x does not change
+    int threads = 1;       // decode threads
+    bool training = true;  // permuted and augmented; else in order, for_validation()
+    bool pixels = true;    // false: no image is read, all count as good, and x does not change
     std::vector<int64_t> parts = {};  // samples per rank, if ranks have different ones; else empty
     uint64_t window = 0;  // of the order in training (order.h); 0: one permutation of all
     std::vector<Track*> tracks = {};  // of the threads, or none

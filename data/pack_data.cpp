@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "data/decode.h"
 #include "data/index.h"
 #include "data/large_image.h"
 #include "data/order.h"
@@ -99,7 +100,7 @@ void write_shard(const ShardTask& task, const PackOptions& options, ProgressBar&
         const uint64_t sample = part.sample(i);
         const int32_t label = part.source->label(sample);
         LargeImage large;
-        if (!buffers) buffers.reset(new PackBuffers{Decoder(3, options.max_pixels)});
+        if (!buffers) buffers.reset(new PackBuffers{Decoder()});
         const std::string fault = image_fault(*part.source, sample, [&] {
             part.source->read(sample, bytes);
             shrink(bytes, part.source->name(sample), options.max_side, *buffers);
@@ -127,7 +128,7 @@ std::string plan_of(const DataSet& set, const PackOptions& options) {
                        options.shard_bytes,
                        options.max_side,
                        options.max_side ? 90 : 0,
-                       options.max_pixels,
+                       kMaxPixels,
                        options.keep_order,
                        options.keep_order ? 0 : options.seed};
     return fmt::format("{:016x}", hash_bytes(plan.dump()));

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "data/dataset.h"
-#include "data/decode.h"
 #include "data/records.h"
 
 namespace convoy {
@@ -13,10 +12,9 @@ namespace convoy {
 struct PackOptions {
     std::string out;  // folder; made if it is missing
     ShardFormat format = ShardFormat::tar;
-    uint64_t shard_bytes = 0;         // a shard ends with the image that reaches this
-    int max_side = 0;                 // images with a longer side become JPEGs of this; 0: never
-    int64_t max_pixels = kMaxPixels;  // an image of more cannot be read
-    bool keep_order = false;          // else permuted by `seed`
+    uint64_t shard_bytes = 0;  // a shard ends with the image that reaches this
+    int max_side = 0;          // images with a longer side become JPEGs of this; 0: never
+    bool keep_order = false;   // else permuted by `seed`
     uint64_t seed = 0;
     int threads = 1;     // shards written at a time
     double max_bad = 0;  // part of the images that may be unreadable

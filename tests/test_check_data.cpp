@@ -30,7 +30,7 @@ TEST_CASE("check names every bad file with its cause, counts by class, and finds
     const DataSet set = open_data({.train = dir.path()}, log);
     for (int threads : {1, 3}) {
         Quiet out;
-        CHECK(check_data(set, threads, kMaxPixels, false, out.file, log) == 2);
+        CHECK(check_data(set, threads, false, out.file, log) == 2);
         const std::string text = out.text();
         INFO(text);
         CHECK(contains(text, cat("bad: ", dir / "train/b/2.jpg", ": truncated")));
@@ -48,7 +48,7 @@ TEST_CASE("check names every bad file with its cause, counts by class, and finds
         CHECK(contains(text, "2 .heic, 1 .txt"));
     }
     Quiet json;
-    check_data(set, 2, kMaxPixels, true, json.file, log);
+    check_data(set, 2, true, json.file, log);
     const auto report = nlohmann::json::parse(json.text());
     CHECK(report["training"]["classes"]["b"] == nlohmann::json({{"images", 3}, {"bad", 1}}));
     CHECK(report["training"]["left_out_by_kind"] == nlohmann::json({{".heic", 2}, {".txt", 1}}));

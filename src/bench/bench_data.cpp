@@ -66,7 +66,7 @@ void bench_data(std::shared_ptr<const Source> source, const Preprocess& how,
     ENSURE(options.threads >= 1 && source->size() > 0, options.threads, " threads, ",
            source->size(), " images");
     std::vector<uint8_t> bytes;
-    Decoder decoder(how.size.C, options.max_pixels);
+    Decoder decoder(how.size.C);
     Image image;
     RowBuffers buffers;
     std::vector<float> row(how.size.elems());

@@ -33,7 +33,7 @@ int command_check(const CommandLine& line, Log& log, const Stop&) {
     DataOptions options = data_options(config);
     options.tell_faults = false;  // the report has them all
     const DataSet data = open_data(options, log);
-    return check_data(data, all_threads(config), kMaxPixels, config.json, stdout, log) > 0;
+    return check_data(data, all_threads(config), config.json, stdout, log) > 0;
 }
 
 // The value of --format, which must be in `written`; for auto, the first format in `written`.
