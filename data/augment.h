@@ -74,6 +74,15 @@ struct RowBuffers {
     Image image = {}, spare = {};
     std::vector<PixelStep> steps = {};
 };
+// The same for a thread that reads, decodes and resizes images.
+struct ImageBuffers {
+    explicit ImageBuffers(int channels) : decoder(channels) {}
+
+    Decoder decoder;
+    std::vector<uint8_t> bytes = {};
+    Image image = {};
+    RowBuffers row = {};
+};
 
 // Resizes, changes and normalises the part, but does not mix. Writes size.elems() floats to `row`.
 void input_row(const Image& part, const Preprocess& how, uint32_t epoch, uint64_t sample,

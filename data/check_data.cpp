@@ -27,12 +27,6 @@ struct Finding {
     std::string fault;      // "" when it decoded
 };
 
-struct Buffers {
-    std::vector<uint8_t> bytes = {};
-    Decoder decoder;
-    Image image = {};
-};
-
 std::vector<Finding> decode_all(const Source& source, const std::string& part, int threads,
                                 Log& log) {
     std::vector<Finding> findings(source.size());
@@ -41,10 +35,10 @@ std::vector<Finding> decode_all(const Source& source, const std::string& part, i
     source.plan({}, 0);
     for_each_parallel(findings.size(), threads, [&](size_t i) {
         source.pass(i > size_t(threads) ? i - size_t(threads) : 0);
-        thread_local std::unique_ptr<Buffers> buffers;
-        LargeImage large;
-        if (!buffers) buffers.reset(new Buffers{.decoder = Decoder()});
-        auto& [bytes, decoder, image] = *buffers;
+        thread_local std::unique_ptr<ImageBuffers> buffers;
+        LargeImage large(&buffers);
+        if (!buffers) buffers = std::make_unique<ImageBuffers>(3);
+        auto& [decoder, bytes, image, row] = *buffers;
         Finding& one = findings[i];
         one.fault = image_fault(source, i, [&] {
             source.read(i, bytes);
@@ -54,7 +48,6 @@ std::vector<Finding> decode_all(const Source& source, const std::string& part, i
             decoder.read(image);
             one.H = image.H, one.W = image.W;
         });
-        if (large.is_large()) buffers.reset();
         progress.add(1);
     });
     return findings;

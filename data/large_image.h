@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <string>
 #include <thread>
 
+#include "data/augment.h"
 #include "data/source.h"
 #include "data/storage.h"
 
@@ -21,10 +23,14 @@ class LargeImage {
  public:
     static constexpr uint64_t kLeast = 64 << 20;
 
-    LargeImage() { current_ = this; }
+    // buffers: those of the thread, if it keeps any. They are freed after a large image.
+    explicit LargeImage(std::unique_ptr<ImageBuffers>* buffers = nullptr) : buffers_(buffers) {
+        current_ = this;
+    }
     ~LargeImage() {
         current_ = nullptr;
         if (!is_large()) return;
+        if (buffers_) buffers_->reset();
         {
             std::lock_guard lock(mutex_);
             taken_ -= bytes_;
@@ -33,7 +39,6 @@ class LargeImage {
     }
     LargeImage(const LargeImage&) = delete;
 
-    // Whether the image is large. Then its memory must be freed before this object is destroyed.
     bool is_large() const { return bytes_ > 0; }
 
     // Blocks until this thread's image may take this many bytes. An image above the whole budget
@@ -50,6 +55,7 @@ class LargeImage {
     static void expect_encoded(uint64_t bytes) { expect(bytes > kLeast ? UINT64_MAX : 0); }
 
  private:
+    std::unique_ptr<ImageBuffers>* const buffers_;
     uint64_t bytes_ = 0;
     inline static thread_local LargeImage* current_ = nullptr;
     inline static std::mutex mutex_;

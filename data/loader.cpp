@@ -11,13 +11,6 @@
 
 namespace convoy {
 
-struct Loader::Buffers {
-    std::vector<uint8_t> bytes = {};
-    Decoder decoder;
-    Image image = {};
-    RowBuffers row = {};
-};
-
 Loader::Loader(SourcePtr source, const Preprocess& how, LoaderOptions options,
                std::vector<float*> slots)
     : source_(std::move(source)), how_(how), options_(std::move(options)), slots_(slots.size()) {
@@ -128,7 +121,7 @@ double Loader::waited_seconds() const {
 }
 
 void Loader::decode_rows(Track* track) {
-    std::unique_ptr<Buffers> buffers;
+    std::unique_ptr<ImageBuffers> buffers;
     std::unique_lock lock(mutex_);
     while (!stopping_) {
         Slot* slot = claim();
@@ -142,18 +135,15 @@ void Loader::decode_rows(Track* track) {
 
         std::string reason;
         std::exception_ptr error;
-        std::optional<LargeImage> large(std::in_place);
         try {
+            LargeImage large(&buffers);
             const Span span(track, kTraceDecode, int64_t(slot->batch.samples[row]));
-            if (!buffers) buffers.reset(new Buffers{.decoder = Decoder(how_.size.C)});
+            if (!buffers) buffers = std::make_unique<ImageBuffers>(how_.size.C);
             reason = image_fault(*source_, slot->batch.samples[row] - uint64_t(first_sample_),
                                  [&] { make_row(*buffers, *slot, row); });
         } catch (...) {
             error = std::current_exception();
         }
-        if (large->is_large()) buffers.reset();
-        large.reset();
-
         lock.lock();
         slot->good[row] = reason.empty();
         // Another rank reports the partner of row 0.
@@ -246,7 +236,7 @@ void Loader::open_step(Slot& slot) {
     if (n == 0) finish(slot);
 }
 
-void Loader::make_row(Buffers& buffers, Slot& slot, size_t row) {
+void Loader::make_row(ImageBuffers& buffers, Slot& slot, size_t row) {
     Decoder& decoder = buffers.decoder;
     Image& image = buffers.image;
     const uint64_t sample = slot.batch.samples[row];

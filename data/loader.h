@@ -96,10 +96,8 @@ class Loader {
         std::vector<char> good;      // per row: whether it decoded
         std::vector<float> partner;  // if images are mixed: the row of row 0's partner
     };
-    struct Buffers;  // of a decode thread
-
     void decode_rows(Track* track);  // a decode thread
-    void make_row(Buffers& buffers, Slot& slot, size_t row);
+    void make_row(ImageBuffers& buffers, Slot& slot, size_t row);
     void mix(Slot& slot);
     // Under the lock:
     Slot* claim();

@@ -10,12 +10,10 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "data/decode.h"
 #include "data/index.h"
 #include "data/large_image.h"
 #include "data/order.h"
 #include "data/parallel.h"
-#include "data/resize.h"
 #include "data/shard_writer.h"
 #include "src/base/check.h"
 #include "src/base/random.h"
@@ -31,22 +29,15 @@ namespace {
 
 constexpr const char* kPlanName = "pack.plan";  // the plan of an unfinished set
 
-struct PackBuffers {  // of one thread
-    Decoder decoder;
-    Image image = {};
-    Resizer resizer = {};
-};
-
-// Checks the image, and shrinks it if it is larger than --max-side.
-void shrink(std::vector<uint8_t>& bytes, const std::string& name, int max_side,
-            PackBuffers& buffers) {
-    auto& [decoder, image, resizer] = buffers;
+// Checks the image that was read, and shrinks it if it is larger than --max-side.
+void shrink(ImageBuffers& buffers, const std::string& name, int max_side) {
+    auto& [decoder, bytes, image, row] = buffers;
     decoder.open(bytes, name);
     const int H = decoder.H(), W = decoder.W();
     if (max_side == 0 || std::max(H, W) <= max_side) return;
     decoder.read(image);
     const auto [h, w] = fitted(H, W, max_side);
-    bytes = encoded(resized(resizer, image, h, w), ".jpg");
+    bytes = encoded(resized(row.resizer, image, h, w), ".jpg");
 }
 
 // The training or the validation set: its images in the order of writing, and where shards begin.
@@ -94,25 +85,24 @@ void write_shard(const ShardTask& task, const PackOptions& options, ProgressBar&
     const Part& part = *task.part;
     const std::string temporary = task.path + ".part";
     const auto writer = make_shard_writer(options.format, temporary);
-    std::unique_ptr<PackBuffers> buffers;
-    std::vector<uint8_t> bytes;
+    std::unique_ptr<ImageBuffers> buffers;
     for (uint64_t i = part.begins[task.number]; i < part.begins[task.number + 1]; ++i) {
         const uint64_t sample = part.sample(i);
         const int32_t label = part.source->label(sample);
-        LargeImage large;
-        if (!buffers) buffers.reset(new PackBuffers{Decoder()});
+        LargeImage large(&buffers);
+        if (!buffers) buffers = std::make_unique<ImageBuffers>(3);
         const std::string fault = image_fault(*part.source, sample, [&] {
-            part.source->read(sample, bytes);
-            shrink(bytes, part.source->name(sample), options.max_side, *buffers);
+            part.source->read(sample, buffers->bytes);
+            shrink(*buffers, part.source->name(sample), options.max_side);
         });
         if (!fault.empty()) {
             std::lock_guard lock(losses.mutex);
             losses.reasons.insert(fault);
         } else {
+            const std::vector<uint8_t>& bytes = buffers->bytes;
             writer->add(fmt::format("{:09}", i), image_extension(bytes), bytes, label,
                         part.source->classes()[size_t(label)]);
         }
-        if (large.is_large()) buffers.reset(), bytes = {};
         progress.add(1);
     }
     writer->close();

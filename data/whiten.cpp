@@ -17,10 +17,8 @@ std::vector<float> whitening_filters(const Source& source, const Preprocess& tra
     cv::Mat products = cv::Mat::zeros(n, n, CV_64F);  // Σ p·pᵀ, its lower triangle
     std::vector<double> patch(static_cast<size_t>(n));
     std::vector<float> row(how.size.elems());
-    std::vector<uint8_t> bytes;
-    Decoder decoder(C);
-    Image image;
-    RowBuffers buffers;
+    ImageBuffers buffers(C);
+    auto& [decoder, bytes, image, row_buffers] = buffers;
     double patches = 0;
     const size_t images = std::min(source.size(), kMostImages);
     for (size_t i = 0; i < images; ++i) {
@@ -32,7 +30,7 @@ std::vector<float> whitening_filters(const Source& source, const Preprocess& tra
         } catch (const Error&) {  // the loader names it
             continue;
         }
-        input_row(image, how, 0, 0, buffers, row.data());
+        input_row(image, how, 0, 0, row_buffers, row.data());
         for (int h = 0; h + R <= H; ++h)
             for (int w = 0; w + S <= W; ++w, ++patches) {
                 for (int j = 0; j < n; ++j)  // j = (r·S + s)·C + c
