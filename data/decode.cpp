@@ -312,14 +312,14 @@ void Decoder::open(Bytes bytes, const std::string& name) {
     }
 }
 
-// Copies a crop of pixels that need no decoding, with the channels that are wanted.
-void Decoder::read_raw(Crop crop, Image& image) const {
-    const size_t n = size_t(crop.W), C = raw_.size() / (size_t(H_) * size_t(W_));
+// Copies a crop of the decoded pixels, with the channels that are wanted.
+void Decoder::copy_crop(Bytes pixels, Crop crop, Image& image) const {
+    const size_t n = size_t(crop.W), C = pixels.size() / (size_t(H_) * size_t(W_));
     image.H = crop.H, image.W = crop.W;
     image.pixels.resize(size_t(crop.H) * n * size_t(channels_));
     uint8_t* out = image.pixels.data();
     for (int h = crop.top; h < crop.top + crop.H; ++h, out += n * size_t(channels_)) {
-        const uint8_t* in = raw_.data() + (size_t(h) * size_t(W_) + size_t(crop.left)) * C;
+        const uint8_t* in = pixels.data() + (size_t(h) * size_t(W_) + size_t(crop.left)) * C;
         if (int(C) == channels_)
             std::memcpy(out, in, n * C);
         else if (channels_ == 1)
@@ -338,7 +338,7 @@ void Decoder::read(Crop crop, Image& image) {
     LargeImage::expect(each * uint64_t(H_) * uint64_t(W_) +
                        uint64_t(crop.H) * uint64_t(crop.W) * uint64_t(channels_));
     if (is_jpeg_) return jpeg_->read(crop, image);
-    if (!raw_.empty()) return read_raw(crop, image);
+    if (!raw_.empty()) return copy_crop(raw_, crop, image);
     constexpr int kColour = cv::IMREAD_COLOR | cv::IMREAD_IGNORE_ORIENTATION;
     cv::Mat bgr =
         decode_by_opencv(bytes_, name_, is_premultiplied_ ? cv::IMREAD_UNCHANGED : kColour);
@@ -353,18 +353,11 @@ void Decoder::read(Crop crop, Image& image) {
     if (bgr.rows != H_ || bgr.cols != W_)
         fail(name_, ": damaged: the header says ", W_, "x", H_, ", the image is ", bgr.cols, "x",
              bgr.rows);
-    image.H = crop.H, image.W = crop.W;
-    const size_t row_bytes = size_t(crop.W) * size_t(channels_);
-    image.pixels.resize(size_t(crop.H) * row_bytes);
-    uint8_t* out = image.pixels.data();
-    for (int h = crop.top; h < crop.top + crop.H; ++h, out += row_bytes) {
+    for (int h = crop.top; h < crop.top + crop.H; ++h) {
         uint8_t* row = bgr.ptr<uint8_t>(h) + size_t(crop.left) * 3;
         for (int w = 0; w < crop.W; ++w) std::swap(row[w * 3], row[w * 3 + 2]);
-        if (channels_ == 3)
-            std::copy_n(row, row_bytes, out);
-        else
-            rgb_to_grey(row, row_bytes, out);
     }
+    copy_crop({bgr.data, bgr.total() * 3}, crop, image);  // a decoded image has no padding
 }
 
 }  // namespace convoy

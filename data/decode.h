@@ -62,7 +62,7 @@ class Decoder {
     void read(Crop crop, Image& image);
 
  private:
-    void read_raw(Crop crop, Image& image) const;
+    void copy_crop(std::span<const uint8_t> pixels, Crop crop, Image& image) const;
 
     const int channels_;
     const int64_t max_pixels_;
