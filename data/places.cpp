@@ -220,17 +220,11 @@ Split split_of(std::string word) {
 // The part that one of the words of a name stands for; if several do, the first in the order of
 // Split. "imagenet-train2_01.tar" has the words imagenet, train2, 01 and tar.
 Split split_in(const std::string& name) {
-    Split split = Split::none;
-    std::string word;
-    for (const char c : name + ".") {
-        if (std::isalnum(static_cast<unsigned char>(c))) {
-            word += c;
-            continue;
-        }
-        split = std::min(split, split_of(word));
-        word.clear();
-    }
-    return split;
+    Split found = Split::none;
+    std::string words = name;
+    for (char& c : words) c = std::isalnum(static_cast<unsigned char>(c)) ? c : ' ';
+    for (const std::string& word : split(words, ' ')) found = std::min(found, split_of(word));
+    return found;
 }
 
 // Sorted, without duplicates, and without NAME.gz if NAME is there.
