@@ -92,7 +92,6 @@ Batch* Loader::next() {
     waited_ += seconds_since(begin);
     if (failure_) std::rethrow_exception(failure_);
     slot.state = State::lent;
-    slot.batch.wanted_by.resize(std::max(slot.batch.wanted_by.size(), options_.shares.size()));
     ++taken_;
     return &slot.batch;
 }
