@@ -128,7 +128,7 @@ TEST_CASE("report: a page of an evaluation holds names as text, and JSON the num
 TEST_CASE("report: a chart of no points, of one, and of some that are not finite") {
     for (const std::vector<std::array<double, 2>>& points :
          {std::vector<std::array<double, 2>>{}, {{3, 5}}, {{1, NAN}, {2, INFINITY}, {3, 1}}}) {
-        const std::string svg = line_chart("t", "x", {{"<n>", points}});
+        const std::string svg = line_chart("x", {{"<n>", points}});
         CHECK(!contains(svg, "nan"));
         CHECK(!contains(svg, "inf"));
         CHECK(contains(svg, "&lt;n&gt;"));

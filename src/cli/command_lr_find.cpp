@@ -91,7 +91,7 @@ int report(const std::string& folder, bool as_json) {
                           {{at, least.loss}, {at, points[0].loss}}});
     write_in(folder, "lr.json", content.dump(1) + "\n");
     write_in(folder, "lr.svg",
-             line_chart("", "logarithm (base 10) of the learning rate", std::move(curves)));
+             line_chart("logarithm (base 10) of the learning rate", std::move(curves)));
     if (as_json)
         fmt::print("{}\n", content.dump());
     else

@@ -93,7 +93,7 @@ std::string calibration_chart(const Quality& quality) {
     for (const Quality::Bin& bin : quality.bins)
         if (bin.images > 0)
             seen.points.push_back({bin.probability / bin.images, bin.right / bin.images});
-    return line_chart("", "probability that the model gives its guess",
+    return line_chart("probability that the model gives its guess",
                       {{"ideal", {{0, 0}, {1, 1}}}, seen}, {0, 1});
 }
 

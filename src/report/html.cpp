@@ -101,8 +101,8 @@ struct Axis {
 
 }  // namespace
 
-std::string line_chart(const std::string& title, const std::string& x_name,
-                       std::vector<Curve> curves, const std::vector<double>& values) {
+std::string line_chart(const std::string& x_name, std::vector<Curve> curves,
+                       const std::vector<double>& values) {
     Axis x{.from = kLeft, .to = kWidth - kRight}, y{.from = kHeight - kBottom, .to = kTop};
     for (Curve& curve : curves) {
         std::erase_if(curve.points,
@@ -115,9 +115,8 @@ std::string line_chart(const std::string& title, const std::string& x_name,
     std::string svg = fmt::format(
         R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {0} {1}" )"
         R"(font-family="sans-serif" font-size="11" fill="#333"><rect width="{0}" height="{1}" )"
-        R"(fill="#fff"/><text x="{2}" y="16" font-size="14">{3}</text><text x="{4}" y="{5}" )"
-        R"(text-anchor="end">{6}</text>)",
-        kWidth, kHeight, kLeft, html_text(title), kWidth - kRight, kHeight - 4, html_text(x_name));
+        R"(fill="#fff"/><text x="{2}" y="{3}" text-anchor="end">{4}</text>)",
+        kWidth, kHeight, kWidth - kRight, kHeight - 4, html_text(x_name));
     for (const double value : y.ticks())
         svg += fmt::format(R"(<path d="M{} {:.1f}H{}" stroke="#e3e3e3"/><text x="{}" y="{:.1f}" )"
                            R"(text-anchor="end">{:.4g}</text>)",

@@ -24,11 +24,10 @@ struct Curve {
     std::string name;
     std::vector<std::array<double, 2>> points;  // sorted by x; only finite ones are drawn
 };
-// An SVG of 640×320 with axes, ticks and a legend, which is also a file by itself. x begins at 0,
-// and y always includes `values`. If a curve has more points than pixels, only the smallest and the
-// largest point of each pixel are drawn.
-std::string line_chart(const std::string& title, const std::string& x_name,
-                       std::vector<Curve> curves, const std::vector<double>& values = {});
+// An SVG of 640×320 with axes, ticks and a legend, which is also a file by itself. x includes 0,
+// and y includes `values`.
+std::string line_chart(const std::string& x_name, std::vector<Curve> curves,
+                       const std::vector<double>& values = {});
 
 // Writes FOLDER/NAME, and makes the folder if necessary. Throws Error.
 void write_in(const std::string& folder, const std::string& name, std::string_view text);
