@@ -1,11 +1,9 @@
 // tune.cpp — see tune.h.
 #include "src/plan/tune.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "net/asio.h"
 #include "src/base/check.h"
 #include "src/base/clock.h"
 
@@ -94,15 +93,9 @@ int race(std::vector<Setup>& setups, const MeasureSetup& measure) {
 }
 
 uint16_t free_port() {
-    const int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET, address.sin_addr = {htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof address;
-    auto* const any = reinterpret_cast<sockaddr*>(&address);
-    const bool is_bound = bind(s, any, length) == 0 && getsockname(s, any, &length) == 0;
-    close(s);
-    if (!is_bound) fail("no port is free on 127.0.0.1: ", std::strerror(errno));
-    return ntohs(address.sin_port);
+    asio::io_context io;
+    const tcp::endpoint any(asio::ip::address_v4::loopback(), 0);
+    return tcp::acceptor(io, any, /*reuse_addr=*/false).local_endpoint().port();
 }
 
 Speed speed_of_log(const std::string& path) {
