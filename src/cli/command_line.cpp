@@ -12,10 +12,6 @@
 
 namespace convoy {
 
-static bool is_flag(const Option& option) {
-    return std::holds_alternative<bool Config::*>(option.field);
-}
-
 // The command that the words name, and the number of words of its name.
 static std::pair<const CommandRow*, size_t> find_command(const std::vector<std::string>& words) {
     if (words.empty() || words[0].starts_with("-")) return {&kCommands[0], 0};
@@ -118,7 +114,7 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
         if (!row->takes(option)) continue;
         std::string& text = texts[option.name];
         if (option.flags & kHidden) continue;
-        if (is_flag(option))
+        if (option.is_flag())
             app.add_flag(option_name(option), text);  // "true", or what follows '='
         else
             app.add_option(option_name(option), text)

@@ -16,8 +16,7 @@ static std::string option_line(const Option& option, unsigned command) {
     if (*option.value)
         name += cat(
             " ", name.size() + std::string_view(option.value).size() < 24 ? option.value : "WORD");
-    const bool is_flag = std::holds_alternative<bool Config::*>(option.field);
-    std::string value = is_flag ? "" : get_option({}, option.name);
+    std::string value = option.is_flag() ? "" : get_option({}, option.name);
     for (const CommandDefault& own : command_defaults())
         if (own.option == std::string_view(option.name) && own.commands & command)
             value = own.shown;

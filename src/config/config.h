@@ -212,6 +212,8 @@ struct Option {
     unsigned commands, flags;
     const char* help;
     Limits limits = {};  // of a number
+
+    bool is_flag() const { return std::holds_alternative<bool Config::*>(field); }
 };
 
 std::span<const Option> options();

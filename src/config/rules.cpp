@@ -116,7 +116,7 @@ void check_rules(const Config& config, Command command,
         const auto who = given.find(option.name);
         const std::string value = get_option(config, option.name);
         return cat(who == given.end() ? option_name(option) : who->second,
-                   std::holds_alternative<bool Config::*>(option.field) ? "" : " " + value);
+                   option.is_flag() ? "" : " " + value);
     };
     for (const Rule& rule : kRules) {
         const Condition one(rule.option), other(rule.other);
