@@ -34,8 +34,7 @@ struct DataOptions {
     std::function<int()> stop = {};      // if it returns other than 0, the search for images ends
 };
 
-// Throws Error: there is nothing, only one class, an unknown name of a class, a validation class
-// that training does not know.
+// Throws Error: nothing, one class, an unknown class name, a validation class unknown to training.
 DataSet open_data(const DataOptions& options, Log& log);
 
 // For eval: opens `options.train`, or its validation set if it has one, for a model with these

@@ -155,8 +155,7 @@ const char* find_raw(Bytes bytes, const Header& header, std::vector<uint8_t>& me
     return nullptr;
 }
 
-// The header of any format except JPEG, which libjpeg reads. If it is cut short, width and height
-// may be 0 or wrong.
+// The header of any format except JPEG. If it is cut short, width and height may be 0 or wrong.
 Header header_of(Bytes bytes, std::string_view format) {
     if (format == "png") return {big_endian(bytes, 16), big_endian(bytes, 20)};
     if (format == "webp") return webp_header(bytes);

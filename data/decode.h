@@ -19,8 +19,7 @@ struct Image {  // RGB or grey, 8 bits, rows without padding
 // Encodes an RGB or grey image as ".png", or as ".jpg" of quality 90.
 std::vector<uint8_t> encoded(const Image& image, const char* extension);
 
-// The format of encoded bytes by their signature: "jpg", "png", "webp", "bmp", "tif", "pgm" or
-// "ppm"; "" for all others.
+// "jpg", "png", "webp", "bmp", "tif", "pgm" or "ppm", by the signature; "" for all others.
 std::string image_extension(std::span<const uint8_t> bytes);
 // Whether files with this extension (".jpeg", in lower case) are images.
 bool is_image_extension(std::string_view extension);

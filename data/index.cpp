@@ -120,8 +120,7 @@ std::vector<Indexes> load_indexes(const std::string& folder, const IndexOptions&
     return all;
 }
 
-// Writes the folder of the shards if possible, else the cache. If both fail, the log says that the
-// next run scans again.
+// Writes the folder of the shards if possible, else the cache. If both fail, the log says so.
 void save_index(const std::string& folder, std::span<const NamedIndex> shards,
                 const IndexOptions& options, Log& log) {
     const std::vector<uint8_t> bytes = pack_index(shards);

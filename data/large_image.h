@@ -1,5 +1,4 @@
-// large_image.h — what counts as a fault of an image, and a limit on the memory of all images that
-// a process decodes at once.
+// large_image.h — faults of images, and a limit on the memory of all that are decoded at once.
 #pragma once
 
 #include <algorithm>

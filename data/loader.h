@@ -78,8 +78,7 @@ class Loader {
     // The next step's batch; blocks until it is filled. nullptr at the end of the epoch. Rethrows
     // an exception of a decode thread, but leaves out a bad image, names it once and counts it.
     Batch* next();
-    // The batch that next() will return, if it is filled already, else null. Valid until next() or
-    // start(); the loader owns it.
+    // The batch that next() will return, if it is filled; else null. Valid until next() or start().
     const Batch* peek() const;
     void release(Batch* batch);
 

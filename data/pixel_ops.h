@@ -1,8 +1,7 @@
 // pixel_ops.h — changes of 8-bit pixels in place: the operations of torchvision's policies.
 //
 // Each gives the same pixels as torchvision.transforms.functional on a PIL image (mode RGB, or L
-// for one channel), bit for bit. Geometric operations take the nearest pixel and fill with black,
-// as in torchvision's policies.
+// for one channel), bit for bit. Geometric operations take the nearest pixel and fill with black.
 #pragma once
 
 #include <cstdint>

@@ -36,8 +36,7 @@ struct Taps {
     }
 };
 
-// How an image is resized to H×W. Only the window of the result is computed. flip mirrors the
-// result left to right.
+// How an image is resized to H×W. Only the window is computed. flip mirrors it left to right.
 struct Resizing {
     int H, W;
     Crop window;

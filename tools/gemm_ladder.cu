@@ -256,8 +256,7 @@ void climb_gemm_ladder(GemmSize size, std::span<const float> a_numbers,
     memory->upload(a_tensor.data, a_numbers.data(), a_numbers.size_bytes());
     memory->upload(b_tensor.data, b_numbers.data(), b_numbers.size_bytes());
 
-    // Runs what submits one product, from a c full of NaN; on a GPU then again for a tenth of a
-    // second.
+    // Runs what submits a product, from a c full of NaN; on a GPU again, for a tenth of a second.
     const auto rung = [&](const char* name, Precision precision,
                           const std::function<void()>& submit) {
         memory->fill(c, c_tensor.elems(), NAN);

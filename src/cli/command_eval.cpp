@@ -19,8 +19,7 @@ namespace convoy {
 
 using nlohmann::json;
 
-// Options that the user did not give come from the training run. For example, another seed would
-// choose other validation images.
+// Options not given come from the training run: another seed would choose other validation images.
 static void take_data_options(const CommandLine& line, Config& config, Log& log) {
     config.from = find_model_file(config.from, log);
     const std::map<std::string, std::string> trained = settings_beside(config.from);

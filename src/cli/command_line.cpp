@@ -1,5 +1,4 @@
-// command_line.cpp — makes a CommandLine from arguments and environment. CLI11 parses; commands and
-// options come from their tables.
+// command_line.cpp — makes a CommandLine from arguments and environment, by CLI11 and the tables.
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>

@@ -1,5 +1,4 @@
-// main.cpp — from the arguments to the exit status (help.cpp lists them). Errors are printed here
-// and nowhere else.
+// main.cpp — from the arguments to the exit status (help.cpp). Errors are printed only here.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>

@@ -1,5 +1,4 @@
-// rules.cpp — rules beyond the table of options: the defaults of single commands, and the options
-// that exclude or need each other.
+// rules.cpp — defaults of single commands, and the options that exclude or need each other.
 #include "src/config/config.h"
 
 #include <algorithm>

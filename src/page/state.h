@@ -17,8 +17,7 @@ std::string json_text(const nlohmann::json& of, const char* name);
 
 class PageState {
  public:
-    // Takes an object of the log (src/run/log.md lists them). Any thread. Ignores fields that have
-    // another type or size.
+    // Takes an object of the log (src/run/log.md). Any thread. Ignores fields of another type.
     void event(const nlohmann::json& event);
     // Takes a line of the log. Ignores a line that is longer, or not an object.
     static constexpr size_t kMostLine = 1 << 20;

@@ -6,8 +6,7 @@
 //   N = bytes sent per rank / measured speed of a sum
 //   T = max( S + N/buckets,  S/3 + N )
 //
-// Buckets are sent during the backward pass, except the last bucket, which is sent after it. S is
-// the time of the slowest rank.
+// All buckets except the last are sent during the backward pass. S is the slowest rank's time.
 #pragma once
 
 #include <cstdint>

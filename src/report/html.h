@@ -24,8 +24,7 @@ struct Curve {
     std::string name;
     std::vector<std::array<double, 2>> points;  // sorted by x; only finite ones are drawn
 };
-// An SVG of 640×320 with axes, ticks and a legend, which is also a file by itself. x includes 0,
-// and y includes `values`.
+// An SVG of 640×320 with axes and a legend, also a file by itself. x includes 0, y all `values`.
 std::string line_chart(const std::string& x_name, std::vector<Curve> curves,
                        const std::vector<double>& values = {});
 
