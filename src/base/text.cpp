@@ -41,7 +41,8 @@ std::string_view without_bom(std::string_view text) {
     return text.substr(text.starts_with("\xEF\xBB\xBF") ? 3 : 0);
 }
 
-size_t edit_distance(std::string_view a, std::string_view b) {
+// Levenshtein's.
+static size_t edit_distance(std::string_view a, std::string_view b) {
     std::vector<size_t> row(b.size() + 1);
     std::iota(row.begin(), row.end(), 0);
     for (size_t i = 0; i < a.size(); ++i) {

@@ -27,8 +27,6 @@ std::string environment_variable(const char* name);  // "" if it is not set
 // Removes the UTF-8 byte order mark that Windows editors write.
 std::string_view without_bom(std::string_view text);
 
-// The Levenshtein distance.
-size_t edit_distance(std::string_view a, std::string_view b);
 // The candidate with the smallest edit distance, where a beginning counts as close ("batchsize" is
 // near "batch"); "" if none is close.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);

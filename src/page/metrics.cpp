@@ -57,7 +57,6 @@ constexpr Metric kOfRanks[] = {
 
 std::string PageState::metrics() const {
     std::lock_guard lock(mutex_);
-    const auto instant = [](double time) { return time > 0 ? time : NAN; };
     std::string text;
     std::string_view last;  // samples of one name must follow one another
     const auto add = [&](const Metric& metric, const std::string& labels, double value) {
@@ -80,7 +79,7 @@ std::string PageState::metrics() const {
     add({"", "convoy_regroups_total", "counter", "How often ranks were lost, left or joined."}, "",
         regroups_);
     add({"", "convoy_last_step_timestamp_seconds", "gauge", "Time of the last logged step."}, "",
-        instant(last_step_time_));
+        last_step_time_ > 0 ? last_step_time_ : NAN);
     add({"", "convoy_checkpoint_timestamp_seconds", "gauge", "Time of the last checkpoint."}, "",
         json_number(facts_, "checkpoint_time"));
     add({"", "convoy_ranks", "gauge", "Ranks in the job."}, "", double(ranks_.size()));

@@ -159,24 +159,19 @@ void PageState::take_ranks(const json& told) {
 std::string PageState::limit() const {
     if (phase_ == "waiting") return "waiting for ranks to join";
     if (phase_ != "training") return "";
-    const json *busiest = nullptr, *most_patient = nullptr;
-    const auto part = [](const json& rank, const char* name) { return json_number(rank, name); };
-    for (const json& rank : ranks_) {
-        if (!std::isfinite(part(rank, "net_wait")) || !std::isfinite(part(rank, "data_wait")))
-            return "";
-        if (!busiest || part(rank, "net_wait") < part(*busiest, "net_wait")) busiest = &rank;
-        if (!most_patient || part(rank, "net_wait") > part(*most_patient, "net_wait"))
-            most_patient = &rank;
-    }
-    if (!busiest) return "";
-    const double data = part(*busiest, "data_wait"), net = part(*busiest, "net_wait");
+    const auto net_wait = [](const json& rank) { return json_number(rank, "net_wait"); };
+    for (const json& rank : ranks_)
+        if (!std::isfinite(net_wait(rank) + json_number(rank, "data_wait"))) return "";
+    const auto [busiest, most_patient] = std::ranges::minmax_element(ranks_, {}, net_wait);
+    if (busiest == ranks_.end()) return "";
+    const double data = json_number(*busiest, "data_wait"), net = net_wait(*busiest);
     const double compute = compute_part(*busiest);
     const double other = std::max(1 - data - net - compute, 0.0);
     const auto percent = [](double x) { return fmt::format("{:.0f} %", 100 * std::min(x, 1.0)); };
     const std::string cause = data > compute
                                   ? cat("decoding takes ", percent(data), " of its step")
                                   : cat("computing takes ", percent(compute), " of its step");
-    if (part(*most_patient, "net_wait") - net > 0.15)
+    if (net_wait(*most_patient) - net > 0.15)
         return cat("all ranks wait for rank ", int64_t((*busiest)["rank"]), " (",
                    json_text(*busiest, "address"), "): ", cause);
     if (net > std::max(data, compute))
