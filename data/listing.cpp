@@ -9,6 +9,7 @@
 
 #include "data/shard_source.h"
 #include "src/base/check.h"
+#include "src/base/terminal.h"
 #include "src/base/text.h"
 
 namespace convoy {
@@ -140,6 +141,20 @@ Names class_names_in(const std::string& folder, const Remote& remote) {
         return names;
     }
     return {};
+}
+
+// The images of root/CLASS for each class; none for a class without a folder.
+std::vector<ImageFile> files_of(const std::string& root, const Names& classes, Log& log,
+                                const Search& search) {
+    std::vector<ImageFile> files;
+    ProgressBar bar(log, cat("listing the folders of ", root), classes.size());
+    for (size_t label = 0; label < classes.size(); ++label, bar.add(1)) {
+        if (!fs::is_directory(within(root, classes[label]))) continue;
+        const std::vector<ImageFile> some =
+            images_below(root, classes[label], int32_t(label), search);
+        files.insert(files.end(), some.begin(), some.end());
+    }
+    return files;
 }
 
 // With options.part, a class stays although it has no image here: other ranks may have some.

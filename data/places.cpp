@@ -17,7 +17,6 @@
 #include "src/base/check.h"
 #include "src/base/number.h"
 #include "src/base/random.h"
-#include "src/base/terminal.h"
 #include "src/base/text.h"
 
 namespace convoy {
@@ -122,19 +121,6 @@ std::vector<ImageFile> images_below(const std::string& root, const std::string& 
 
 bool has_images(const std::string& folder, const std::function<int()>& stop) {
     return !images_below(folder, "", -1, {.stop = stop, .most = 1}).empty();
-}
-
-std::vector<ImageFile> files_of(const std::string& root, const Names& classes, Log& log,
-                                const Search& search) {
-    std::vector<ImageFile> files;
-    ProgressBar bar(log, cat("listing the folders of ", root), classes.size());
-    for (size_t label = 0; label < classes.size(); ++label, bar.add(1)) {
-        if (!fs::is_directory(within(root, classes[label]))) continue;
-        const std::vector<ImageFile> some =
-            images_below(root, classes[label], int32_t(label), search);
-        files.insert(files.end(), some.begin(), some.end());
-    }
-    return files;
 }
 
 namespace {

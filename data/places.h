@@ -58,10 +58,6 @@ std::vector<ImageFile> images_below(const std::string& root, const std::string& 
 // Whether the folder has any image.
 bool has_images(const std::string& folder, const std::function<int()>& stop = {});
 
-// The images of root/CLASS for each class; none for a class without a folder.
-std::vector<ImageFile> files_of(const std::string& root, const Names& classes, Log& log,
-                                const Search& search = {});
-
 struct Place {
     std::string name;                      // for people
     std::vector<std::string> shards = {};  // paths or URLs; without them a folder of class folders
