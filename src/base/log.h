@@ -13,7 +13,7 @@ namespace convoy {
 
 class Log {
  public:
-    explicit Log(std::FILE* out = stdout) : out_(out) {}
+    explicit Log(std::FILE* out = stdout) : out_(out) {}  // null: nothing is written
 
     // Starts each line with `prefix`, "[rank 2] ". Without it (a job of one rank) lines have none.
     void set_prefix(std::string prefix) {

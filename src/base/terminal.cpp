@@ -41,6 +41,7 @@ void Log::erase() {
 }
 
 void Log::write(const std::string& text, std::string lead) {
+    if (!out_) return;
     erase();
     std::lock_guard lock(mutex_);
     const std::string stamp = verbose_ ? fmt::format("{:9.3f} s  ", seconds_since(begin_)) : "";

@@ -1,7 +1,4 @@
 // command_finetune.cpp — finetune: trains from the weights in a file, with defaults for that.
-#include <cstdio>
-#include <memory>
-
 #include "src/checkpoint/torch_file.h"
 #include "src/checkpoint/weights.h"
 #include "src/cli/commands.h"
@@ -30,9 +27,7 @@ int command_finetune(const CommandLine& given, Log& log, const Stop& stop) {
     if (!given.given.contains("model")) {
         const auto backend = make_backend("cpu");
         // The run reads the file again, and logs what it leaves out.
-        const std::unique_ptr<std::FILE, int (*)(std::FILE*)> nowhere(std::fopen("/dev/null", "w"),
-                                                                      std::fclose);
-        Log unheard(nowhere.get());
+        Log unheard(nullptr);
         config.model = recognised_model(read_weights(config.init, unheard), config.init, *backend);
         log.info(config.init, ": weights of ", config.model);
     }
