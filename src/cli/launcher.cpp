@@ -11,31 +11,15 @@ namespace convoy {
 
 // PMI: MPICH, Intel MPI, srun --mpi=pmi2. PMIX: Open MPI 5, srun --mpi=pmix. PALS: Cray's mpiexec.
 // PET: Kubeflow's TrainJob. SWARM_TASK_SLOT is set by tools/deploy/swarm.yaml, and counts from 1.
-static constexpr std::pair<const char*, const char*> kVariables[] = {
-    {"rank", "RANK"},
-    {"rank", "OMPI_COMM_WORLD_RANK"},
-    {"rank", "PMIX_RANK"},
-    {"rank", "PMI_RANK"},
-    {"rank", "PALS_RANKID"},
-    {"rank", "SLURM_PROCID"},
-    {"rank", "JOB_COMPLETION_INDEX"},
-    {"rank", "PET_NODE_RANK"},
-    {"rank", "SWARM_TASK_SLOT"},
-    {"world", "WORLD_SIZE"},
-    {"world", "OMPI_COMM_WORLD_SIZE"},
-    {"world", "PMI_SIZE"},
-    {"world", "SLURM_NTASKS"},
-    {"world", "PET_NNODES"},
-    {"local-rank", "LOCAL_RANK"},
-    {"local-rank", "OMPI_COMM_WORLD_LOCAL_RANK"},
-    {"local-rank", "MPI_LOCALRANKID"},
-    {"local-rank", "PMI_LOCAL_RANK"},
-    {"local-rank", "PALS_LOCAL_RANKID"},
-    {"local-rank", "SLURM_LOCALID"},
-    {"coord", "MASTER_ADDR"},
-    {"coord", "PET_MASTER_ADDR"},
-    {"coord", "SLURM_STEP_NODELIST"},
-};
+static const std::pair<const char*, std::vector<std::string>> kVariables[] = {
+    {"rank",
+     {"RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID",
+      "JOB_COMPLETION_INDEX", "PET_NODE_RANK", "SWARM_TASK_SLOT"}},
+    {"world", {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", "PET_NNODES"}},
+    {"local-rank",
+     {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK",
+      "PALS_LOCAL_RANKID", "SLURM_LOCALID"}},
+    {"coord", {"MASTER_ADDR", "PET_MASTER_ADDR", "SLURM_STEP_NODELIST"}}};
 
 // The first host of Slurm's compressed list: "node[03-07,9],other" → "node03".
 static std::string first_host(const std::string& list) {
@@ -63,8 +47,8 @@ std::vector<std::string> plain_environment() {
     std::vector<std::string> plain;
     for (char** variable = environ; *variable; ++variable) {
         const std::string text = *variable, name = text.substr(0, text.find('='));
-        const bool is_launchers = std::ranges::count(
-            kVariables, name, [](const auto& known) { return std::string(known.second); });
+        const bool is_launchers = std::ranges::any_of(
+            kVariables, [&](const auto& one) { return std::ranges::count(one.second, name) > 0; });
         if (!is_launchers && (!name.starts_with("CONVOY_") || name == "CONVOY_TOKEN"))
             plain.push_back(text);
     }
@@ -83,32 +67,32 @@ void apply_launcher(CommandLine& line, const Environment& environment) {
     // mpirun and mpiexec, the step runs their daemons, one per host, instead of ranks.
     const bool slurm_step = has("SLURM_PROCID") && has("SLURM_STEP_ID") &&
                             !has("OMPI_COMM_WORLD_RANK") && !has("MPI_LOCALRANKID");
-    for (const auto& [option, variable] : kVariables) {
-        const std::string name = variable;
-        std::string value = look(name);
-        if (value.empty() || (name.starts_with("SLURM_") && !slurm_step)) continue;
-        // With several processes per node, torchrun numbers them and sets RANK.
-        if (name.starts_with("PET_N") && look("PET_NPROC_PER_NODE") != "1") continue;
-        if (name == "SLURM_STEP_NODELIST" && (has("MASTER_ADDR") || has("PET_MASTER_ADDR")))
-            continue;
-        if (name == "SLURM_STEP_NODELIST") value = first_host(value);
-        if (name == "SWARM_TASK_SLOT") value = rank_of_slot(value);
-        if (option == std::string("coord")) {
-            const std::string port =
-                look(name.starts_with("PET_") ? "PET_MASTER_PORT" : "MASTER_PORT");
-            value += ":" + (port.empty() ? "29400" : port);
-        }
+    for (const auto& [option, variables] : kVariables)
+        for (const std::string& name : variables) {
+            std::string value = look(name);
+            if (value.empty() || (name.starts_with("SLURM_") && !slurm_step)) continue;
+            // With several processes per node, torchrun numbers them and sets RANK.
+            if (name.starts_with("PET_N") && look("PET_NPROC_PER_NODE") != "1") continue;
+            if (name == "SLURM_STEP_NODELIST" && (has("MASTER_ADDR") || has("PET_MASTER_ADDR")))
+                continue;
+            if (name == "SLURM_STEP_NODELIST") value = first_host(value);
+            if (name == "SWARM_TASK_SLOT") value = rank_of_slot(value);
+            if (option == std::string("coord")) {
+                const std::string port =
+                    look(name.starts_with("PET_") ? "PET_MASTER_PORT" : "MASTER_PORT");
+                value += ":" + (port.empty() ? "29400" : port);
+            }
 
-        const auto [given, is_new] = line.given.try_emplace(option, name);
-        if (given->second.starts_with("--")) continue;  // options win
-        Config config = line.config;
-        set_option(config, option, value, name);
-        if (!is_new && get_option(config, option) != get_option(line.config, option))
-            fail("the environment disagrees about --", option, ": ", given->second, " says ",
-                 get_option(line.config, option), ", ", name, " says ", value,
-                 "; unset one of them or give --", option);
-        line.config = config;
-    }
+            const auto [given, is_new] = line.given.try_emplace(option, name);
+            if (given->second.starts_with("--")) continue;  // options win
+            Config config = line.config;
+            set_option(config, option, value, name);
+            if (!is_new && get_option(config, option) != get_option(line.config, option))
+                fail("the environment disagrees about --", option, ": ", given->second, " says ",
+                     get_option(line.config, option), ", ", name, " says ", value,
+                     "; unset one of them or give --", option);
+            line.config = config;
+        }
 }
 
 }  // namespace convoy
