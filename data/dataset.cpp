@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "data/generated.h"
+#include "data/index.h"
 #include "data/listing.h"
-#include "data/shard_source.h"
 #include "src/base/bytes.h"
 #include "src/base/check.h"
 #include "src/base/random.h"

@@ -28,6 +28,7 @@
 
 #include "data/records.h"
 #include "data/remote.h"
+#include "data/source.h"
 #include "src/base/log.h"
 
 namespace convoy {
@@ -74,6 +75,13 @@ struct IndexOptions {
 // scanned, and the progress. Throws Error: a shard cannot be opened, or has no known format.
 std::vector<Shard> open_shards(const std::vector<std::string>& names, const IndexOptions& options,
                                Log& log);
+
+// The samples of shards as a source (shard_source.cpp). class_of[s][k]: the class of samples of
+// shards[s] with label number k; -1 leaves them out. A sample is called "train-000.tar, byte 1536";
+// its title is "train-000.tar/hat/12.jpg", without tar its name. Each read compares the bytes with
+// the checksum in the index.
+SourcePtr shard_source(std::vector<Shard> shards, std::vector<std::string> classes,
+                       const std::vector<std::vector<int32_t>>& class_of);
 
 // Whether a file is a shard, by its first bytes. Throws Error if it cannot be read.
 bool is_shard(const std::string& name);

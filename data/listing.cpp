@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "data/shard_source.h"
+#include "data/index.h"
 #include "src/base/check.h"
 #include "src/base/terminal.h"
 #include "src/base/text.h"

@@ -1,10 +1,9 @@
-// shard_source.cpp — see shard_source.h.
-#include "data/shard_source.h"
-
+// shard_source.cpp — reads bytes of samples at the offsets of an index; see index.h.
 #include <algorithm>
 #include <mutex>
 
 #include "data/crc32c.h"
+#include "data/index.h"
 #include "data/large_image.h"
 #include "data/records.h"
 #include "src/base/bytes.h"
