@@ -72,9 +72,7 @@ struct Config {
     int epochs = 10;
     int64_t steps = 0;
     OptimizerKind optimizer = OptimizerKind::kSgd;
-    double lr = 0;
-    double momentum = 0.9;
-    double weight_decay = 5e-4;
+    double lr = 0, momentum = 0.9, weight_decay = 5e-4;
     Schedule schedule = Schedule::kCosine;
     double warmup = 0.5;
     double step_epochs = 30, gamma = 0.1;
@@ -94,9 +92,8 @@ struct Config {
     int rank = -1, world = 0, local_rank = -1;
     int port = 0;
     std::string advertise, share;
-    Toggle shm = Toggle::kOn;  // on: auto
-    std::string token_file,
-        token;  // token: from CONVOY_TOKEN, not from a command line, which ps shows
+    Toggle shm = Toggle::kOn;       // on: auto
+    std::string token_file, token;  // token: from CONVOY_TOKEN only, as ps shows command lines
     bool open = false;
     double join_timeout = 600;
     WireType wire = WireType::kFp32;
@@ -113,8 +110,7 @@ struct Config {
     Toggle elastic = Toggle::kOn;
     int min_world = 1;
     int64_t check_every = 100;
-    bool alone = false;
-    bool join = false;
+    bool alone = false, join = false;
     Toggle preflight = Toggle::kOn;
 
     // output
