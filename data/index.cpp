@@ -164,12 +164,11 @@ StoragePtr labels_beside(const std::string& images, const Remote& remote) {
 // The unpacked content of a gzipped file; other files themselves. The name of a remote file must
 // say that it is gzipped, because looking inside would fetch it.
 StoragePtr content_of(const StoragePtr& file) {
-    const bool is_remote = is_url(file->name()),
-               may_be = !is_remote || file->name().ends_with("gz");
-    if (!may_be || !is_gzip(head_of(*file))) return file;
-    if (file->name().ends_with(".tar.gz") || file->name().ends_with(".tgz"))
-        fail(file->name(), ": a compressed tar has no random access; unpack it with gunzip");
-    return in_memory(file->name(), inflate(*file, kMaxInflated));
+    const std::string& name = file->name();
+    if ((is_url(name) && !name.ends_with("gz")) || !is_gzip(head_of(*file))) return file;
+    if (name.ends_with(".tar.gz") || name.ends_with(".tgz"))
+        fail(name, ": a compressed tar has no random access; unpack it with gunzip");
+    return in_memory(name, inflate(*file, kMaxInflated));
 }
 
 // The stamp of a shard, combined with that of its labels if they are in another file.

@@ -68,7 +68,6 @@ struct Record {
 struct RawShape {
     uint32_t H = 0, W = 0, C = 0;  // 0: images are encoded
     size_t bytes() const { return size_t(H) * W * C; }
-    bool operator==(const RawShape&) const = default;
 };
 
 // A scanner calls these. A fault is a sample that cannot be used.
