@@ -51,7 +51,6 @@ class ByteStream {
 struct Label {
     std::optional<int64_t> number = {};
     std::string name = {};
-    bool operator==(const Label&) const = default;
     auto operator<=>(const Label&) const = default;
 };
 

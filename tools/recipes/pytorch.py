@@ -4,10 +4,10 @@
     tools/recipes/pytorch.py tools/recipes/cifar10.txt FOLDER [--seed 1] [--epochs E]
 
 Reads the same texts as Convoy: settings, and layers (src/model/model_text.h; of a built-in model they come
-from ./trainer models). FOLDER holds train/
-and val/, or test/, with a folder for each class; all images have the size of the model's input and are
-kept in memory. Supports what the recipes use. The fastest of PyTorch's two memory formats is tried first.
-Prints a line for each epoch: seconds of training so far, loss, accuracy. Needs torch and torchvision.
+from ./trainer models). FOLDER holds train/ and val/, or test/, with a folder for each class; all images
+have the size of the model's input and are kept in memory. Supports what the recipes use. The fastest of
+PyTorch's two memory formats is tried first. Prints a line for each epoch: seconds of training so far,
+loss, accuracy. Needs torch and torchvision.
 """
 import argparse
 import math
