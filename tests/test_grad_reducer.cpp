@@ -122,7 +122,7 @@ struct LinearArena {
     LinearArena() {
         const auto row = [&](const char* name, Shape shape, int dims) {
             Param param;
-            param.name = name, param.shape = shape, param.dims = dims;
+            param.name = name, param.shape = shape, param.dims = dims, param.is_linear = dims == 2;
             params.add(param);
         };
         row("conv.weight", {4, 1, 1, 10}, 4);

@@ -34,8 +34,6 @@ inline Spread spread_of(const std::vector<double>& values) {
 int bench_train(const Config& config, Communicator& communicator, Log& log, const Stop& stop,
                 Clock::time_point started);
 
-using MakeBackend = std::function<std::unique_ptr<Backend>(const Config&)>;
-
 // Times each op of real training steps of seven built-in models, and compares it with the limit of
 // the machine: multiply-adds on registers, or adding two arrays in memory (on a GPU: copying one).
 // The limit is measured before each step. Prints a row for each (op, shapes) for which "model op
@@ -45,9 +43,7 @@ using MakeBackend = std::function<std::unique_ptr<Backend>(const Config&)>;
 //   GFLOP/s  counted as direct convolution; Winograd's method does fewer, so it may exceed 100 %
 //   GB/s     the least that the op must read and write
 //   layers   calls of this row in one step
-int bench_kernels(
-    const Config& config, int batch = 0, double seconds = 2, std::FILE* out = stdout,
-    const MakeBackend& make = [](const Config& config) { return make_backend(config); });
+int bench_kernels(const Config& config, int batch = 0, double seconds = 2, std::FILE* out = stdout);
 
 // Times how fast the ring sums arrays of config.bytes, and compares it with the link between two
 // ranks. Every rank must call it; rank 0 prints.

@@ -154,8 +154,7 @@ void print_sums(const std::vector<OpRow>& rows, const std::string& model, std::F
 
 }  // namespace
 
-int bench_kernels(const Config& given, int batch, double seconds, std::FILE* out,
-                  const MakeBackend& make) {
+int bench_kernels(const Config& given, int batch, double seconds, std::FILE* out) {
     int rows = 0;
     Table table(given.json, out);
     const auto names = [&](const auto& timed) {
@@ -167,7 +166,7 @@ int bench_kernels(const Config& given, int batch, double seconds, std::FILE* out
         Config config = given;
         config.model = timed.first, config.batch = batch ? batch : timed.second;
         // A backend for each model: its memory is given back in between.
-        const auto device = make(config);
+        const auto device = make_backend(config);
         TimedBackend backend(*device, config.model, config.filter);
         Model model(model_text(config.model), model_options(config, kTimedClasses), backend);
         model.plan(int(config.batch), /*training=*/true);
