@@ -114,40 +114,9 @@ std::string resnet(const std::vector<int>& blocks, bool bottleneck, int first_wi
 }
 
 std::string conv_norm_act(const std::string& at, int out, const std::string& window,
-                          const std::string& eps, const std::string& act) {
+                          const std::string& act = "", const std::string& eps = "") {
     return cat("  conv2d ", at, ".0 out ", out, window, " bias no\n  batchnorm ", at, ".1", eps,
                "\n", act.empty() ? "" : cat("  ", act, "\n"));
-}
-
-// Sandler, Howard, Zhu, Zhmoginov, Chen, "MobileNetV2: Inverted Residuals and Linear Bottlenecks"
-// (2018). A block widens, filters depthwise, narrows, and adds its input if the shapes are equal.
-std::string mobilenet_v2() {
-    std::string text =
-        "input 224\n" + conv_norm_act("features.0", 32, " size 3 stride 2 pad 1", "", "relu6");
-    struct {
-        int widen, out, blocks, stride;
-    } stages[] = {{1, 16, 1, 1}, {6, 24, 2, 2},  {6, 32, 3, 2}, {6, 64, 4, 2},
-                  {6, 96, 3, 1}, {6, 160, 3, 2}, {6, 320, 1, 1}};
-    int channels = 32, index = 1;
-    for (const auto& stage : stages)
-        for (int block = 0; block < stage.blocks; ++block, ++index) {
-            const int stride = block == 0 ? stage.stride : 1, wide = stage.widen * channels;
-            const bool adds = stride == 1 && channels == stage.out;
-            const std::string name = cat("features.", index);
-            if (adds) text += cat("residual ", name, " relu no\n");
-            const std::string at = adds ? "conv." : name + ".conv.";
-            int part = 0;  // torchvision counts the convolutions, and then the last norm
-            if (stage.widen > 1)
-                text += conv_norm_act(cat(at, part++), wide, " size 1", "", "relu6");
-            text +=
-                conv_norm_act(cat(at, part++), wide,
-                              cat(" size 3 stride ", stride, " pad 1 groups ", wide), "", "relu6");
-            text += conv_norm(cat(at, part), cat(at, part + 1), stage.out, 1, 1);
-            if (adds) text += "end\n";
-            channels = stage.out;
-        }
-    return text + conv_norm_act("features.18", 1280, " size 1", "", "relu6") +
-           "avgpool 1\ndropout 0.2\nlinear classifier.1 out classes init 0.01\n";
 }
 
 // Hu, Shen, Sun, "Squeeze-and-Excitation Networks" (2018), of `channels`.
@@ -157,24 +126,56 @@ std::string excite(const std::string& at, int channels, int squeezed, const char
                act, "\n    conv2d ", at, "fc2 out ", channels, " size 1\n    ", gate, "\n  end\n");
 }
 
-// The block of MobileNetV2 with squeeze-and-excitation in it, as of MobileNetV3 and EfficientNet.
+// Sandler, Howard, Zhu, Zhmoginov, Chen, "MobileNetV2: Inverted Residuals and Linear Bottlenecks"
+// (2018). A block widens, filters depthwise, narrows, and adds its input if the shapes are equal.
+// MobileNetV3 and EfficientNet have squeeze-and-excitation in it.
 struct Inverted {
-    int in, size, wide, out, squeezed, stride;  // squeezed 0: no squeeze-and-excitation
-    const char *act, *squeeze_act, *gate, *eps;
+    int in, size, wide, out, stride, squeezed;  // squeezed 0: no squeeze-and-excitation
+    const char *act, *squeeze_act, *gate, *eps = "";
+    bool is_v2 = false;  // MobileNetV2: the block and its last norm have other names in torchvision
 };
 std::string inverted(const std::string& name, const Inverted& b) {
     const bool adds = b.stride == 1 && b.in == b.out;
     std::string text = adds ? cat("residual ", name, " relu no\n") : "";
-    const std::string at = adds ? "block." : name + ".block.";
+    const std::string at = cat(adds ? "" : name + ".", b.is_v2 ? "conv." : "block.");
     int part = 0;
-    if (b.wide != b.in) text += conv_norm_act(cat(at, part++), b.wide, " size 1", b.eps, b.act);
+    if (b.wide != b.in) text += conv_norm_act(cat(at, part++), b.wide, " size 1", b.act, b.eps);
     text += conv_norm_act(
         cat(at, part++), b.wide,
-        cat(" size ", b.size, " stride ", b.stride, " pad ", b.size / 2, " groups ", b.wide), b.eps,
-        b.act);
+        cat(" size ", b.size, " stride ", b.stride, " pad ", b.size / 2, " groups ", b.wide), b.act,
+        b.eps);
     if (b.squeezed) text += excite(cat(at, part++, "."), b.wide, b.squeezed, b.squeeze_act, b.gate);
-    text += conv_norm_act(cat(at, part), b.out, " size 1", b.eps, "");
+    text += b.is_v2 ? conv_norm(cat(at, part), cat(at, part + 1), b.out, 1, 1)
+                    : conv_norm_act(cat(at, part), b.out, " size 1", "", b.eps);
     return text + (adds ? "end\n" : "");
+}
+
+// MobileNetV2, or else Tan, Le, "EfficientNet" (2019), without its stochastic depth.
+struct InvertedStage {
+    int widen, size, stride, out, blocks;
+};
+constexpr InvertedStage kMobileV2[] = {{1, 3, 1, 16, 1}, {6, 3, 2, 24, 2}, {6, 3, 2, 32, 3},
+                                       {6, 3, 2, 64, 4}, {6, 3, 1, 96, 3}, {6, 3, 2, 160, 3},
+                                       {6, 3, 1, 320, 1}};
+constexpr InvertedStage kEfficientB0[] = {{1, 3, 1, 16, 1}, {6, 3, 2, 24, 2},  {6, 5, 2, 40, 2},
+                                          {6, 3, 2, 80, 3}, {6, 5, 1, 112, 3}, {6, 5, 2, 192, 4},
+                                          {6, 3, 1, 320, 1}};
+std::string inverted_stages(std::span<const InvertedStage> stages, bool is_v2) {
+    const char* act = is_v2 ? "relu6" : "silu";
+    std::string text =
+        "input 224\n" + conv_norm_act("features.0", 32, " size 3 stride 2 pad 1", act);
+    int in = 32, index = 0;  // torchvision counts the blocks of MobileNetV2, else the stages
+    for (const InvertedStage& stage : stages) {
+        index += !is_v2;
+        for (int block = 0; block < stage.blocks; ++block, in = stage.out)
+            text += inverted(
+                is_v2 ? cat("features.", ++index) : cat("features.", index, ".", block),
+                {in, stage.size, stage.widen * in, stage.out, block == 0 ? stage.stride : 1,
+                 is_v2 ? 0 : in / 4, act, "silu", "sigmoid", "", is_v2});
+    }
+    return text + conv_norm_act(cat("features.", index + 1), 1280, " size 1", act) +
+           "avgpool 1\ndropout 0.2\nlinear classifier.1 out classes" +
+           (is_v2 ? " init 0.01\n" : "\n");
 }
 
 // Howard et al., "Searching for MobileNetV3" (2019).
@@ -193,47 +194,26 @@ constexpr MobileBlock kMobileLarge[] = {
     {3, 184, 80, 0, 1, 1},  {3, 184, 80, 0, 1, 1},  {3, 480, 112, 1, 1, 1}, {3, 672, 112, 1, 1, 1},
     {5, 672, 160, 1, 1, 2}, {5, 960, 160, 1, 1, 1}, {5, 960, 160, 1, 1, 1}};
 std::string mobilenet_v3(std::span<const MobileBlock> blocks, int last) {
-    const std::string eps = " eps 0.001";
+    const char* eps = " eps 0.001";
     std::string text =
-        "input 224\n" + conv_norm_act("features.0", 16, " size 3 stride 2 pad 1", eps, "hardswish");
+        "input 224\n" + conv_norm_act("features.0", 16, " size 3 stride 2 pad 1", "hardswish", eps);
     int in = 16, index = 0;
     for (const MobileBlock& b : blocks) {
         int squeezed = std::max(8, (b.wide / 4 + 4) / 8 * 8);  // a multiple of 8, rounded
         if (10 * squeezed < 9 * (b.wide / 4)) squeezed += 8;
         text += inverted(cat("features.", ++index),
-                         {in, b.size, b.wide, b.out, b.squeezes ? squeezed : 0, b.stride,
-                          b.swishes ? "hardswish" : "relu", "relu", "hardsigmoid", eps.c_str()});
+                         {in, b.size, b.wide, b.out, b.stride, b.squeezes ? squeezed : 0,
+                          b.swishes ? "hardswish" : "relu", "relu", "hardsigmoid", eps});
         in = b.out;
     }
-    return text + conv_norm_act(cat("features.", index + 1), 6 * in, " size 1", eps, "hardswish") +
+    return text + conv_norm_act(cat("features.", index + 1), 6 * in, " size 1", "hardswish", eps) +
            cat("avgpool 1\nlinear classifier.0 out ", last, " init 0.01\nhardswish\ndropout 0.2\n",
                "linear classifier.3 out classes init 0.01\n");
 }
 
-// Tan, Le, "EfficientNet" (2019), without its stochastic depth.
-std::string efficientnet_b0() {
-    std::string text =
-        "input 224\n" + conv_norm_act("features.0", 32, " size 3 stride 2 pad 1", "", "silu");
-    struct {
-        int widen, size, stride, out, blocks;
-    } stages[] = {{1, 3, 1, 16, 1},  {6, 3, 2, 24, 2},  {6, 5, 2, 40, 2}, {6, 3, 2, 80, 3},
-                  {6, 5, 1, 112, 3}, {6, 5, 2, 192, 4}, {6, 3, 1, 320, 1}};
-    int in = 32, index = 0;
-    for (const auto& stage : stages) {
-        ++index;
-        for (int block = 0; block < stage.blocks; ++block, in = stage.out)
-            text += inverted(cat("features.", index, ".", block),
-                             {in, stage.size, stage.widen * in, stage.out, in / 4,
-                              block == 0 ? stage.stride : 1, "silu", "silu", "sigmoid", ""});
-    }
-    return text + conv_norm_act("features.8", 1280, " size 1", "", "silu") +
-           "avgpool 1\ndropout 0.2\nlinear classifier.1 out classes\n";
-}
-
 // Radosavovic et al., "Designing Network Design Spaces" (2020). A group has 8 channels.
 std::string regnet_y_400mf() {
-    std::string text =
-        "input 224\n" + conv_norm_act("stem", 32, " size 3 stride 2 pad 1", "", "relu");
+    std::string text = "input 224\n" + conv_norm_act("stem", 32, " size 3 stride 2 pad 1", "relu");
     struct {
         int out, blocks;
     } stages[] = {{48, 1}, {104, 3}, {208, 6}, {440, 6}};
@@ -244,13 +224,12 @@ std::string regnet_y_400mf() {
             const int stride = block == 0 ? 2 : 1;
             text +=
                 cat("residual trunk_output.block", index, ".block", index, "-", block, "\n") +
-                conv_norm_act("f.a", out, " size 1", "", "relu") +
+                conv_norm_act("f.a", out, " size 1", "relu") +
                 conv_norm_act("f.b", out, cat(" size 3 stride ", stride, " pad 1 groups ", out / 8),
-                              "", "relu") +
+                              "relu") +
                 excite("f.se.", out, (in + 2) / 4, "relu", "sigmoid") +
-                conv_norm_act("f.c", out, " size 1", "", "");
-            if (block == 0)
-                text += "shortcut\n" + conv_norm_act("proj", out, " size 1 stride 2", "", "");
+                conv_norm_act("f.c", out, " size 1");
+            if (block == 0) text += "shortcut\n" + conv_norm_act("proj", out, " size 1 stride 2");
             text += "end\n";
         }
     }
@@ -410,10 +389,10 @@ const std::map<std::string, std::string>& built_in() {
         {"resnet152", resnet({3, 8, 36, 3}, true)},
         {"resnext50_32x4d", resnet({3, 4, 6, 3}, true, 128, 32)},
         {"wide_resnet50_2", resnet({3, 4, 6, 3}, true, 128)},
-        {"mobilenet_v2", mobilenet_v2()},
+        {"mobilenet_v2", inverted_stages(kMobileV2, true)},
         {"mobilenet_v3_small", mobilenet_v3(kMobileSmall, 1024)},
         {"mobilenet_v3_large", mobilenet_v3(kMobileLarge, 1280)},
-        {"efficientnet_b0", efficientnet_b0()},
+        {"efficientnet_b0", inverted_stages(kEfficientB0, false)},
         {"regnet_y_400mf", regnet_y_400mf()},
         {"squeezenet1_1", squeezenet1_1()},
         {"densenet121", densenet({6, 12, 24, 16})},
