@@ -93,12 +93,6 @@ struct Line {
         if (!take_if("no")) error_of(what, take(what, "yes or no"), "yes or no");
         return false;
     }
-    InputSize take_input() {
-        const std::string& word = take("input", kInputSizeForms);
-        const std::optional<InputSize> size = parse_input_size(word);
-        if (!size) error_of("input", word, kInputSizeForms);
-        return *size;
-    }
     float take_float(const std::string& what, const std::string& expected, float high) {
         const std::string& word = take(what, expected);
         const auto value = to_number<float>(word);
@@ -118,42 +112,30 @@ struct Line {
 };
 
 void take_option(Line& line, const std::string& option, LayerText& layer) {
-    Window& window = layer.window;
-    if (option == "out") {
+    using enum LayerText::InitRule;
+    constexpr std::pair<const char*, LayerText::InitRule> kRules[] = {
+        {"he", kHe}, {"he_in", kHeIn}, {"uniform", kUniform}, {"whiten", kWhiten}};
+    Window& w = layer.window;
+    if (option == "out")
         layer.out = line.take_if("classes") ? 0 : line.take_int(option, 1, kMaxOut);
-    } else if (option == "size") {
-        line.take_pair(option, 1, kMaxWindow, window.size_h, window.size_w);
-    } else if (option == "stride") {
-        line.take_pair(option, 1, kMaxWindow, window.stride_h, window.stride_w);
-    } else if (option == "pad") {
-        layer.same = line.take_if("same");
-        if (!layer.same) line.take_pair(option, 0, kMaxWindow, window.pad_h, window.pad_w);
-    } else if (option == "groups") {
-        layer.groups = line.take_int(option, 1, kMaxOut);
-    } else if (option == "start") {
+    if (option == "size") line.take_pair(option, 1, kMaxWindow, w.size_h, w.size_w);
+    if (option == "stride") line.take_pair(option, 1, kMaxWindow, w.stride_h, w.stride_w);
+    if (option == "pad") layer.same = line.take_if("same");
+    if (option == "pad" && !layer.same) line.take_pair(option, 0, kMaxWindow, w.pad_h, w.pad_w);
+    if (option == "groups") layer.groups = line.take_int(option, 1, kMaxOut);
+    if (option == "start")
         layer.number = line.take_float(option, "a number from 0 on: 0.000001", 1000);
-    } else if (option == "eps") {
-        layer.eps = line.take_float(option, "a small number: 0.00001", 1);
-    } else if (option == "bias") {
-        layer.bias = line.take_yes(option);
-    } else if (option == "ceil") {
-        layer.ceil = line.take_yes(option);
-    } else if (option == "relu") {
-        layer.relu = line.take_yes(option);
-    } else if (line.take_if("he")) {
-        layer.init = LayerText::InitRule::kHe;
-    } else if (line.take_if("he_in")) {
-        layer.init = LayerText::InitRule::kHeIn;
-    } else if (line.take_if("whiten")) {
-        layer.init = LayerText::InitRule::kWhiten;
-    } else if (line.take_if("uniform")) {
-        layer.init = LayerText::InitRule::kUniform;
-    } else {
-        layer.init = LayerText::InitRule::kNormal;
-        layer.deviation = line.take_float(
-            option, "he, he_in, uniform, whiten, or the deviation of a normal distribution (0.01)",
-            1000);
-    }
+    if (option == "eps") layer.eps = line.take_float(option, "a small number: 0.00001", 1);
+    if (option == "bias") layer.bias = line.take_yes(option);
+    if (option == "ceil") layer.ceil = line.take_yes(option);
+    if (option == "relu") layer.relu = line.take_yes(option);
+    if (option != "init") return;
+    for (const auto& [name, rule] : kRules)
+        if (line.take_if(name)) return void(layer.init = rule);
+    layer.init = kNormal;
+    layer.deviation = line.take_float(
+        option, "he, he_in, uniform, whiten, or the deviation of a normal distribution (0.01)",
+        1000);
 }
 
 LayerText parse_layer(Line& line) {
@@ -218,7 +200,10 @@ class Parser {
         ModelText model{.origin = origin_};
         Line& line = lines_[at_++];
         ++line.at;
-        model.input = line.take_input();
+        const std::string& size = line.take("input", kInputSizeForms);
+        const std::optional<InputSize> input = parse_input_size(size);
+        if (!input) line.error_of("input", size, kInputSizeForms);
+        model.input = *input;
         line.expect_end("input");
         model.layers = parse_layers(0);
         if (at_ < lines_.size())
