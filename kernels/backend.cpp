@@ -15,6 +15,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/make_backend.h"
+#include "src/base/number.h"
 #include "src/base/text.h"
 
 namespace convoy {
@@ -38,30 +39,22 @@ std::vector<int> affinity_cpus() {
     return all;
 }
 
-// quota/period of one cgroup folder in processors, rounded up; 0: no limit.
-int quota_cpus(double quota, double period) {
+// quota/period of one cgroup folder (version 2, or 1) in processors, rounded up; 0: no limit.
+int quota_cpus(const std::string& folder) {
+    std::ifstream both(folder + "/cpu.max");  // "max 100000" or "150000 100000"
+    std::ifstream one(folder + "/cpu.cfs_quota_us"), other(folder + "/cpu.cfs_period_us");
+    double quota = 0, period = 0;
+    if (!(both >> quota >> period) && !(one >> quota && other >> period)) return 0;
     return quota > 0 && period > 0 ? std::max(1, int((quota + period - 1) / period)) : 0;
-}
-int quota_of_v2(const std::string& folder) {
-    std::ifstream file(folder + "/cpu.max");  // "max 100000" or "150000 100000"
-    double quota = 0, period = 0;
-    return file >> quota >> period ? quota_cpus(quota, period) : 0;
-}
-int quota_of_v1(const std::string& folder) {
-    std::ifstream quota_file(folder + "/cpu.cfs_quota_us");
-    std::ifstream period_file(folder + "/cpu.cfs_period_us");
-    double quota = 0, period = 0;
-    return quota_file >> quota && period_file >> period ? quota_cpus(quota, period) : 0;
 }
 
 // The smallest limit from our cgroup up to the root. In a container the path in /proc may be the
 // host's, so the loop always ends with the root of the mount.
 int cgroup_cpus() {
     int limit = std::numeric_limits<int>::max();
-    const auto ask = [&](int (*quota_of)(const std::string&), const std::string& mount,
-                         std::string path) {
+    const auto ask = [&](const std::string& mount, std::string path) {
         for (;;) {
-            const int cpus = quota_of(mount + path);
+            const int cpus = quota_cpus(mount + path);
             if (cpus > 0) limit = std::min(limit, cpus);
             if (path.empty() || path == "/") return;
             path.resize(path.rfind('/'));
@@ -74,10 +67,10 @@ int cgroup_cpus() {
         const std::string names = cat(",", line.substr(first + 1, second - first - 1), ",");
         const std::string path = line.substr(second + 1);
         if (path.empty() || path[0] != '/') continue;
-        if (names == ",,") ask(quota_of_v2, "/sys/fs/cgroup", path);
+        if (names == ",,") ask("/sys/fs/cgroup", path);
         if (names.find(",cpu,") != std::string::npos) {
-            ask(quota_of_v1, "/sys/fs/cgroup/cpu", path);
-            ask(quota_of_v1, "/sys/fs/cgroup/cpu,cpuacct", path);
+            ask("/sys/fs/cgroup/cpu", path);
+            ask("/sys/fs/cgroup/cpu,cpuacct", path);
         }
     }
     return limit;
@@ -102,10 +95,8 @@ int count_cores(std::span<const int> cpus, const std::string& folder) {
 // The index in "cuda:1", 0 for "cuda", -1 for anything else.
 static int cuda_index(const std::string& device) {
     if (device == "cuda") return 0;
-    const std::string digits = device.starts_with("cuda:") ? device.substr(5) : "";
-    const bool number = !digits.empty() && digits.size() < 5 &&
-                        digits.find_first_not_of("0123456789") == std::string::npos;
-    return number ? std::stoi(digits) : -1;
+    const auto number = to_number<uint16_t>(device.starts_with("cuda:") ? device.substr(5) : "");
+    return number ? *number : -1;
 }
 
 std::string compile_notice(const std::string& built, int major, int minor) {
