@@ -21,35 +21,30 @@ static void keep_some(T* v, const uint32_t* words, size_t count, float p, float 
     }
 }
 
-void CpuBackend::activate(Tensor x, Activation f) {
+// Calls f(passes, x, y, count) on parts of two tensors of the same elements.
+template <class F>
+static void map(Cpu& cpu, Tensor x, Tensor y, F&& f) {
     with_type(x.type, [&]<class T>(T) {
-        T* v = elements<T>(x);
-        cpu_.pool.for_ranges(x.elems(), kGrain, [&](size_t begin, size_t end) {
-            cpu_.micro.passes(v).activate(v + begin, end - begin, f);
+        T *to = elements<T>(x), *other = elements<T>(y);
+        cpu.pool.for_ranges(x.elems(), kGrain, [&](size_t begin, size_t end) {
+            f(cpu.micro.passes(to), to + begin, other + begin, end - begin);
         });
     });
+}
+
+void CpuBackend::activate(Tensor x, Activation f) {
+    map(cpu_, x, x, [f](auto& passes, auto* v, auto*, size_t n) { passes.activate(v, n, f); });
 }
 
 void CpuBackend::activate_grad(Tensor of, Tensor dy, Activation f) {
     check_same("y", of, "dy", dy);
-    with_type(dy.type, [&]<class T>(T) {
-        const T* from = elements<T>(of);
-        T* to = elements<T>(dy);
-        cpu_.pool.for_ranges(dy.elems(), kGrain, [&](size_t begin, size_t end) {
-            cpu_.micro.passes(from).activate_grad(from + begin, to + begin, end - begin, f);
-        });
-    });
+    map(cpu_, dy, of,
+        [f](auto& passes, auto* to, auto* y, size_t n) { passes.activate_grad(y, to, n, f); });
 }
 
 void CpuBackend::add(Tensor x, Tensor y) {
     check_same("x", x, "y", y);
-    with_type(x.type, [&]<class T>(T) {
-        const T* from = elements<T>(y);
-        T* to = elements<T>(x);
-        cpu_.pool.for_ranges(x.elems(), kGrain, [&](size_t begin, size_t end) {
-            cpu_.micro.passes(from).add(to + begin, from + begin, end - begin);
-        });
-    });
+    map(cpu_, x, y, [](auto& passes, auto* to, auto* from, size_t n) { passes.add(to, from, n); });
 }
 
 void CpuBackend::copy_channels(Tensor to, Tensor from, int first, bool add) {
