@@ -47,17 +47,19 @@ Worker::Worker() : arena_(static_cast<char*>(std::aligned_alloc(1024, kArenaByte
 }
 
 Worker::~Worker() {
-    for (Fibre& fibre : fibres_) allow(fibre.stack, kStackBytes);
+    drop_fibres();
     allow(arena_.get(), kArenaBytes);
     munmap(stacks_, kMaxThreads * kStackBytes);
 }
 
+char* Worker::stack_of(int fibre) const { return stacks_ + size_t(fibre) * kStackBytes; }
+
 int Worker::idle_fibre() {
     if (idle_.empty()) {
-        char* stack = stacks_ + fibres_.size() * kStackBytes;
+        idle_.push_back(int(fibres_.size()));
+        char* stack = stack_of(idle_.back());
         std::memcpy(stack, &kCanary, sizeof kCanary);
-        fibres_.push_back({make_fcontext(stack + kStackBytes, kStackBytes, enter), stack});
-        idle_.push_back(int(fibres_.size()) - 1);
+        fibres_.push_back(make_fcontext(stack + kStackBytes, kStackBytes, enter));
     }
     const int fibre = idle_.back();
     idle_.pop_back();
@@ -88,16 +90,15 @@ void Worker::suspend() {
 void Worker::resume(int number) {
     Thread& thread = threads_[number];
     if (thread.fibre < 0) thread.fibre = idle_fibre();
-    Fibre& fibre = fibres_[thread.fibre];
     const dim3 size = launch_->block_;
     now_ = number;
     threadIdx = {unsigned(number) % size.x, unsigned(number) / size.x % size.y,
                  unsigned(number) / size.x / size.y};
     void* fake = nullptr;
-    leave_stack(&fake, fibre.stack, kStackBytes);
-    const transfer_t from = jump_fcontext(fibre.context, this);
+    leave_stack(&fake, stack_of(thread.fibre), kStackBytes);
+    const transfer_t from = jump_fcontext(fibres_[thread.fibre], this);
     arrive_on_stack(fake, nullptr, nullptr);
-    fibre.context = from.fctx;
+    fibres_[thread.fibre] = from.fctx;
     if (thread.state == State::kDone) idle_.push_back(thread.fibre);
 }
 
@@ -125,10 +126,9 @@ void Worker::run_block(const Launch& launch, const std::function<void()>& body, 
             fault_ = deadlock();
         }
     }
-    for (const Fibre& fibre : fibres_)
-        if (fault_.empty() && std::memcmp(fibre.stack, &kCanary, sizeof kCanary) != 0)
-            fault_ =
-                cat(place(now_), ": a thread used more than ", kStackBytes >> 10, " KB of stack");
+    for (int fibre = 0; fibre < int(fibres_.size()); ++fibre)
+        if (fault_.empty() && std::memcmp(stack_of(fibre), &kCanary, sizeof kCanary) != 0)
+            fault_ = cat(place(), ": a thread used more than ", kStackBytes >> 10, " KB of stack");
     if (fault_.empty()) fault_ = end_shared();
     current = nullptr;
     if (fault_.empty()) return;
@@ -197,14 +197,8 @@ void Worker::make_ready(int thread) {
 
 // After a fault, fibres are left where they were; nothing on their stacks needs an end.
 void Worker::drop_fibres() {
-    idle_.clear();
-    for (int i = 0; i < int(fibres_.size()); ++i) {
-        Fibre& fibre = fibres_[i];
-        allow(fibre.stack, kStackBytes);
-        std::memcpy(fibre.stack, &kCanary, sizeof kCanary);
-        fibre.context = make_fcontext(fibre.stack + kStackBytes, kStackBytes, enter);
-        idle_.push_back(i);
-    }
+    allow(stacks_, fibres_.size() * kStackBytes);
+    fibres_.clear(), idle_.clear();
 }
 
 void Worker::barrier(Here here) {
@@ -254,7 +248,7 @@ bool Worker::meets(const Thread& thread, int number) const {
 }
 
 void Worker::fault(std::string&& text) {
-    fault_ = cat(place(now_), ": ", text);
+    fault_ = cat(place(), ": ", text);
     std::string().swap(text);  // its owner never runs again
     suspend();
     std::abort();  // the scheduler never resumes a fibre after a fault

@@ -67,10 +67,6 @@ class Worker {
 
  private:
     enum class State { kReady, kAtBarrier, kInWarp, kDone };
-    struct Fibre {
-        boost::context::detail::fcontext_t context = nullptr;
-        char* stack = nullptr;  // its lowest address
-    };
     struct Thread {
         State state;
         int fibre;  // -1: not begun
@@ -90,6 +86,7 @@ class Worker {
     };
 
     static void enter(boost::context::detail::transfer_t from);
+    char* stack_of(int fibre) const;  // its lowest address
     int idle_fibre();
     void resume(int thread);
     void suspend();
@@ -118,7 +115,7 @@ class Worker {
     std::vector<Variable> variables_;
 
     char* stacks_ = nullptr;
-    std::vector<Fibre> fibres_;
+    std::vector<boost::context::detail::fcontext_t> fibres_;
     std::vector<int> idle_;
     boost::context::detail::fcontext_t scheduler_ = nullptr;
     const void* scheduler_stack_ = nullptr;  // for the sanitizer
