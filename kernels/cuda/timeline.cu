@@ -29,13 +29,9 @@ void Timeline::renew_anchor() {
 }
 
 cudaEvent_t Timeline::take_event() {
-    cudaEvent_t event = nullptr;
-    if (spare_.empty()) {
-        CUDA_CHECK(cudaEventCreate(&event));
-    } else {
-        event = spare_.back();
-        spare_.pop_back();
-    }
+    if (spare_.empty()) CUDA_CHECK(cudaEventCreate(&spare_.emplace_back()));
+    const cudaEvent_t event = spare_.back();
+    spare_.pop_back();
     return event;
 }
 

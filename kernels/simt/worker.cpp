@@ -87,13 +87,17 @@ void Worker::suspend() {
     scheduler_ = from.fctx;
 }
 
+uint3 Worker::index_of(int thread) const {
+    const unsigned t = unsigned(thread);
+    const dim3 size = launch_->block_;
+    return {t % size.x, t / size.x % size.y, t / size.x / size.y};
+}
+
 void Worker::resume(int number) {
     Thread& thread = threads_[number];
     if (thread.fibre < 0) thread.fibre = idle_fibre();
-    const dim3 size = launch_->block_;
     now_ = number;
-    threadIdx = {unsigned(number) % size.x, unsigned(number) / size.x % size.y,
-                 unsigned(number) / size.x / size.y};
+    threadIdx = index_of(number);
     void* fake = nullptr;
     leave_stack(&fake, stack_of(thread.fibre), kStackBytes);
     const transfer_t from = jump_fcontext(fibres_[thread.fibre], this);
@@ -259,11 +263,7 @@ std::string Worker::place(int thread) const {
                coordinates(thread));
 }
 
-std::string Worker::coordinates(int thread) const {
-    const unsigned t = unsigned(thread);
-    const dim3 size = launch_->block_;
-    return text_of(uint3{t % size.x, t / size.x % size.y, t / size.x / size.y});
-}
+std::string Worker::coordinates(int thread) const { return text_of(index_of(thread)); }
 
 std::string Worker::whereabouts(int number) const {
     const Thread& thread = threads_[number];

@@ -88,6 +88,7 @@ class Worker {
     static void enter(boost::context::detail::transfer_t from);
     char* stack_of(int fibre) const;  // its lowest address
     int idle_fibre();
+    uint3 index_of(int thread) const;
     void resume(int thread);
     void suspend();
     void make_ready(int thread);
