@@ -60,45 +60,34 @@ class Conv2d final : public Weighted {
         x_ = x;  // a view; the plan keeps it valid until backward has read it
         y_ = y_value_.first(x.N);
         const Moments* of_y = statistics_ ? statistics_->moments(y_, pass) : nullptr;
-        if (parts_ == 1) {
-            backend_.conv2d(x, w_->operand, bias(), window_, bool(relu_.f), y_, of_y);
-            return y_;
-        }
-        const Tensor from = part_x_.first(x.N), to = part_y_.first(x.N);
+        const Tensor from = part_x_ ? part_x_.first(x.N) : x,
+                     to = part_y_ ? part_y_.first(x.N) : y_;
         for (int part = 0; part < parts_; ++part) {
-            backend_.copy_channels(from, x, part * from.C);
+            if (parts_ > 1) backend_.copy_channels(from, x, part * from.C);
             backend_.conv2d(from, filters(w_->operand, part), b_ ? bias() + part * to.C : nullptr,
-                            window_, bool(relu_.f), to);
-            backend_.copy_channels(y_, to, part * to.C);
+                            window_, bool(relu_.f), to, of_y);
+            if (parts_ > 1) backend_.copy_channels(y_, to, part * to.C);
         }
         return y_;
     }
 
     Tensor backward(Tensor dy, const Pass&, GradListener& listener) override {
         if (relu_.needs_grad()) dy = relu_.grad(dy, y_, backend_);
-        const Tensor dx = dx_value_.first(dy.N);
-        if (parts_ == 1) {
-            if (trained()) backend_.conv2d_grad_w(x_, dy, window_, w_->grad, bias_grad());
-            if (trained()) call_ready(listener);
-            if (dx)
-                backend_.conv2d_grad_x(dy, w_->operand, window_, mask_dx_ ? x_ : Tensor{}, dx,
-                                       adds_);
-            return dx;
-        }
-        const Tensor from = grad_y_.first(dy.N), x = grad_x_.first(dy.N);
-        const Tensor to = grad_dx_.first(dy.N);
+        const Tensor dx = dx_value_.first(dy.N), from = grad_y_ ? grad_y_.first(dy.N) : dy;
+        const Tensor x = grad_x_ ? grad_x_.first(dy.N) : x_,
+                     to = grad_dx_ ? grad_dx_.first(dy.N) : dx;
         for (int part = 0; part < parts_; ++part) {
-            backend_.copy_channels(from, dy, part * from.C);
-            backend_.copy_channels(x, x_, part * x.C);
+            if (parts_ > 1) backend_.copy_channels(from, dy, part * from.C);
+            if (parts_ > 1) backend_.copy_channels(x, x_, part * x.C);
             if (trained())
                 backend_.conv2d_grad_w(x, from, window_, filters(w_->grad, part),
                                        b_ ? bias_grad() + part * from.C : nullptr);
+            if (trained() && part + 1 == parts_) call_ready(listener);
             if (!dx) continue;
             backend_.conv2d_grad_x(from, filters(w_->operand, part), window_,
-                                   mask_dx_ ? x : Tensor{}, to);
-            backend_.copy_channels(dx, to, part * to.C);
+                                   mask_dx_ ? x : Tensor{}, to, adds_);
+            if (parts_ > 1) backend_.copy_channels(dx, to, part * to.C);
         }
-        if (trained()) call_ready(listener);
         return dx;
     }
 
