@@ -67,16 +67,14 @@ Layers Builder::build(std::span<const LayerText> texts) {
         const size_t number = names.size() - 1;
         layers.push_back(kind.make(text, fusion, *this));
         layers.back()->number = number;
-        for (const LayerLine& made : std::span(lines_).subspan(line))
+        for (const LayerLine& made : std::span(lines_).subspan(line)) {
             layers.back()->flops += made.flops;
+            if (depth_ == 1 && outline.back().name.empty()) outline.back().name = made.name;
+        }
+        if (depth_ == 1) outline.back().flops = layers.back()->flops;
         if (shape.elems() > kMaxActivation)
             error(text, "the output of '", text.kind, "' is ", image_text(shape), ", more than ",
                   kMaxActivation, " numbers per image");
-        if (depth_ > 1) continue;
-        for (const LayerLine& made : std::span(lines_).subspan(line)) {
-            outline.back().flops += made.flops;
-            if (outline.back().name.empty()) outline.back().name = made.name;
-        }
     }
     --depth_;
     return layers;

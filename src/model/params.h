@@ -58,12 +58,11 @@ struct Param {
     std::string name = {};  // torchvision's: "layer1.0.conv1.weight"
     Shape shape = {};  // K×R×S×C of a conv, out×1×1×in of a linear, 1×1×1×C or C×1×1×1 of a vector
     Init init = {};
-    bool decay = false;    // weight decay applies (not to biases and norms)
-    bool running = false;  // a running statistic: not trained, its "gradient" is a sum
-    bool frozen = false;   // --freeze: keeps its value, has no gradient
-    bool joined = false;   // directly after the param before it, without padding
-    int dims =
-        1;  // of the tensor in files: 4 of a conv, 3 of a scale, 2 of a matrix, 1 of a vector
+    bool decay = false;      // weight decay applies (not to biases and norms)
+    bool running = false;    // a running statistic: not trained, its "gradient" is a sum
+    bool frozen = false;     // --freeze: keeps its value, has no gradient
+    bool joined = false;     // directly after the param before it, without padding
+    int dims = 1;            // in files: 4 of a conv, 3 of a scale, 2 of a matrix, 1 of a vector
     bool is_linear = false;  // of a linear layer, which may offer its factors (GradListener)
     size_t layer = 0;        // index of its top-level layer (Model::outline)
     bool own = true;         // false: another rank's stage has it, and here it is never touched

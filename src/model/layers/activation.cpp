@@ -22,8 +22,7 @@ class ActivationLayer final : public Layer {
                               (x.keep == Keep::kSign && relu_.f.kind < Activation::kSigmoid);
         if (!in_place || keeps_x) copy_ = y = plan.make(x.shape);
         if (!keeps_x) of_value_ = y;
-        const Keep before = y.keep;
-        return plan.kept(y, std::max(before, relu_.keep(training)));
+        return plan.kept(y, std::max(y.keep, relu_.keep(training)));
     }
     Value plan_backward(Value dy, MemoryPlan& plan, bool) override {
         plan.op({dy});

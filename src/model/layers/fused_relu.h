@@ -14,10 +14,8 @@ struct FusedRelu {
 
     bool needs_grad() const { return f && !dy_is_masked; }
     Keep keep(bool training) const {
-        if (!training || !needs_grad()) return Keep::kNothing;
-        return f.needs_x()                   ? Keep::kNothing
-               : f.kind == Activation::kRelu ? Keep::kSign
-                                             : Keep::kValues;
+        if (!training || !needs_grad() || f.needs_x()) return Keep::kNothing;
+        return f.kind == Activation::kRelu ? Keep::kSign : Keep::kValues;
     }
 
     // Within an op that reads dy. Returns dy after the relu's gradient: in place, or a copy.
