@@ -257,15 +257,6 @@ __global__ void epilogue_kernel(const float* parts, int count, size_t I, Divisor
         epilogue(i, int(at) - i * J.by, J.by, sum);
     }
 }
-// Adds `count` matrices of I × J sums.
-template <class T>
-void add_parts(const float* parts, int count, int64_t I, int64_t J, const Epilogue<T>& epilogue,
-               cudaStream_t stream) {
-    ENSURE(I * J <= INT32_MAX, "a product of ", I, " x ", J, " numbers in parts");
-    epilogue_kernel<T>
-        <<<ceil_div(I * J, 256), 256, 0, stream>>>(parts, count, size_t(I), int(J), epilogue);
-    CUDA_LAUNCHED();
-}
 
 // The parts into which l is cut; each part has its own blocks. The cut depends on shapes only, not
 // on the GPU. A part has a depth of about 256 or more. All sums fit in 64 MB.
@@ -294,8 +285,12 @@ struct Parts {
     // Adds the parts. Returns true if there was nothing to add: each tile had complete sums.
     template <class T>
     bool add(int64_t I, int64_t J, const Epilogue<T>& epilogue, cudaStream_t stream) const {
-        if (sums) add_parts(sums, count, I, J, epilogue, stream);
-        return !sums;
+        if (!sums) return true;
+        ENSURE(I * J <= INT32_MAX, "a product of ", I, " x ", J, " numbers in parts");
+        epilogue_kernel<T>
+            <<<ceil_div(I * J, 256), 256, 0, stream>>>(sums, count, size_t(I), int(J), epilogue);
+        CUDA_LAUNCHED();
+        return false;
     }
 };
 

@@ -404,37 +404,34 @@ __global__ void __launch_bounds__(kTensorThreads, kBlocksAtOnce)
         });
 }
 
-template <int kRows, int kColumns, class A, class B, class F>
-bool launch_tensor_product(const A& a, const B& b, int64_t I, int64_t J, int64_t L,
-                           const F& epilogue, DeviceMemory& memory, cudaStream_t stream) {
-    constexpr int kBytes = kStages * (kRows + kColumns) * 128;
-    const int64_t tiles = int64_t(ceil_div(I, kRows)) * ceil_div(J, kColumns);
-    // Two blocks for each of 132 multiprocessors.
-    const Parts parts(I, J, L, tiles, 264, kTensorDepth<typename A::Element>, F::kMoments, memory);
-    CUDA_CHECK(cudaFuncSetAttribute(tensor_product_kernel<A, B, kRows, kColumns, F>,
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-    tensor_product_kernel<A, B, kRows, kColumns, F>
-        <<<dim3(tiles, 1, parts.count), kTensorThreads, kBytes, stream>>>(
-            a, b, int(I), int(J), int(L), parts.depth, parts.sums, epilogue);
-    CUDA_LAUNCHED();
-    return parts.add(I, J, epilogue, stream);
-}
-
 // multiply() of gemm.cuh in tf32 or bf16. Narrow tiles where out is narrow; low ones only for
 // gradients of weights (slow depth).
 template <class A, class B, class F>
 bool multiply_tensor(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& epilogue,
                      DeviceMemory& memory, cudaStream_t stream) {
     static_assert(sizeof(typename A::Element) == sizeof(typename B::Element));
-    constexpr int kHalf = kTensorRows / 2;
     if (I == 0 || J == 0) return true;
-    if (J <= kHalf)
-        return launch_tensor_product<kTensorRows, kHalf>(a, b, I, J, L, epilogue, memory, stream);
+    const auto launch = [&](auto rows, auto columns) {
+        constexpr int kRows = decltype(rows)::value, kColumns = decltype(columns)::value;
+        constexpr int kBytes = kStages * (kRows + kColumns) * 128;
+        const int64_t tiles = int64_t(ceil_div(I, kRows)) * ceil_div(J, kColumns);
+        // Two blocks for each of 132 multiprocessors.
+        const Parts parts(I, J, L, tiles, 264, kTensorDepth<typename A::Element>, F::kMoments,
+                          memory);
+        CUDA_CHECK(cudaFuncSetAttribute(tensor_product_kernel<A, B, kRows, kColumns, F>,
+                                        cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+        tensor_product_kernel<A, B, kRows, kColumns, F>
+            <<<dim3(tiles, 1, parts.count), kTensorThreads, kBytes, stream>>>(
+                a, b, int(I), int(J), int(L), parts.depth, parts.sums, epilogue);
+        CUDA_LAUNCHED();
+        return parts.add(I, J, epilogue, stream);
+    };
+    constexpr std::integral_constant<int, kTensorRows> kWhole;
+    constexpr std::integral_constant<int, kTensorRows / 2> kHalf;
+    if (J <= kHalf) return launch(kWhole, kHalf);
     if constexpr (!A::kDepthFast)
-        if (I <= kHalf)
-            return launch_tensor_product<kHalf, kTensorRows>(a, b, I, J, L, epilogue, memory,
-                                                             stream);
-    return launch_tensor_product<kTensorRows, kTensorRows>(a, b, I, J, L, epilogue, memory, stream);
+        if (I <= kHalf) return launch(kHalf, kWhole);
+    return launch(kWhole, kWhole);
 }
 
 }  // namespace convoy::CONVOY_DEVICE
