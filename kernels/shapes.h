@@ -79,7 +79,9 @@ inline void check_max_pool(Shape x, Window window, Shape y) {
            want.text());
 }
 
-inline void check_scales(Tensor x, Tensor s) {
+// name: of y, which has the shape of x.
+inline void check_scales(Tensor x, Tensor s, const char* name, Tensor y) {
+    check_same("x", x, name, y);
     const Shape want{x.N, 1, 1, x.C};
     ENSURE(s.shape() == want && s.type == x.type, "s is ", s.shape().text(), ", x is ",
            x.shape().text());

@@ -46,8 +46,7 @@ const Micro& pick_micro([[maybe_unused]] bool bf16) {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")) {
-        if (!bf16) return micro_avx512();
-        if (!__builtin_cpu_supports("avx512bf16")) return micro_avx512();
+        if (!bf16 || !__builtin_cpu_supports("avx512bf16")) return micro_avx512();
         static const bool amx = may_use_amx();
         if (amx) return micro_amx();
         // VDPBF16PS has twice the multiply-add rate of fp32 on AMD, but half of it on Intel.

@@ -161,8 +161,7 @@ void CudaBackend::activate_grad(Tensor of, Tensor dy, Activation f) {
 }
 
 void CudaBackend::scale_channels(Tensor x, Tensor s, Tensor y) {
-    check_same("x", x, "y", y);
-    check_scales(x, s);
+    check_scales(x, s, "y", y);
     if (x.elems() == 0) return;
     with_columns({x, s, y}, unsigned(x.N), [&]<class T>(T, auto wide, dim3 grid, dim3 block) {
         scale_channels_kernel<T, wide()><<<grid, block, 0, stream_>>>(
@@ -172,10 +171,8 @@ void CudaBackend::scale_channels(Tensor x, Tensor s, Tensor y) {
 }
 
 void CudaBackend::scale_channels_grad(Tensor x, Tensor s, Tensor dy, Tensor dx, Tensor ds) {
-    check_same("x", x, "dy", dy);
-    check_same("x", x, "dx", dx);
-    check_scales(x, s);
-    check_scales(x, ds);
+    check_scales(x, s, "dy", dy);
+    check_scales(x, ds, "dx", dx);
     if (x.elems() == 0) return;
     const std::initializer_list<Tensor> all = {x, s, dy, dx, ds};
     with_columns(all, unsigned(x.N), [&]<class T>(T, auto wide, dim3 grid, dim3 block) {
