@@ -57,22 +57,18 @@ void Timeline::end(const TraceName& name, int64_t number, double amount) noexcep
     ended_.push_back(std::move(slice));
 }
 
-void Timeline::write(const Slice& slice) {
-    const auto at = [&](cudaEvent_t event) {
-        float ms = 0;
-        CUDA_CHECK(cudaEventElapsedTime(&ms, slice.anchor->event, event));
-        return slice.anchor->at + std::chrono::nanoseconds(std::llround(double(ms) * 1e6));
-    };
-    slice.track->add(*slice.name, at(slice.begin), at(slice.end), slice.number, slice.amount);
-}
-
 void Timeline::write() {
     std::erase_if(ended_, [&](const Slice& slice) {
         if (cudaEventQuery(slice.end) != cudaSuccess) {  // of a copy that goes on
             (void)cudaGetLastError();
             return false;
         }
-        write(slice);
+        const auto at = [&](cudaEvent_t event) {
+            float ms = 0;
+            CUDA_CHECK(cudaEventElapsedTime(&ms, slice.anchor->event, event));
+            return slice.anchor->at + std::chrono::nanoseconds(std::llround(double(ms) * 1e6));
+        };
+        slice.track->add(*slice.name, at(slice.begin), at(slice.end), slice.number, slice.amount);
         spare_.insert(spare_.end(), {slice.begin, slice.end});
         return true;
     });

@@ -44,7 +44,6 @@ class Timeline final : public SpanSink {
     };
     void renew_anchor();
     cudaEvent_t take_event();
-    void write(const Slice& slice);
 
     const DeviceMemory& memory_;
     const cudaStream_t ops_;
