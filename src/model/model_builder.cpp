@@ -105,6 +105,17 @@ Window Builder::window_of(const LayerText& layer) const {
     return w;
 }
 
+Window Builder::add_pool(const LayerText& layer) {
+    constexpr int kMaxPixels = 256;  // argmax of maxpool is a byte; avgpool allocates weights
+    const Window w = window_of(layer);
+    if (w.size_h * w.size_w > kMaxPixels)
+        error(layer, "the window of ", layer.kind, " has ", w.size_h * w.size_w,
+              " pixels; at most ", kMaxPixels);
+    add_line(cat(layer.kind, " ", window_text(w)),
+             {1, w.out_h(shape.H), w.out_w(shape.W), shape.C});
+    return w;
+}
+
 int Builder::out_of(const LayerText& layer) {
     last_out_ = &layer;
     return layer.out ? layer.out : options_.classes;

@@ -58,7 +58,8 @@ class Builder {
     void check_image(const LayerText& layer) const;  // throws if the input was flattened
     // The layer's window on the current shape; throws if it is larger than the image.
     Window window_of(const LayerText& layer) const;
-    int out_of(const LayerText& layer);  // output channels
+    Window add_pool(const LayerText& layer);  // also adds the pool's line to the table
+    int out_of(const LayerText& layer);       // output channels
 
     // Adds the parameter "prefix NAME.part" ("prefix NAME" if part is ""), frozen as by --freeze.
     Param& add(const LayerText& layer, const char* part, Param param);

@@ -52,14 +52,7 @@ class AvgPool final : public Layer {
 class WindowedAvgPool final : public Layer {
  public:
     WindowedAvgPool(const LayerText& text, Builder& builder)
-        : Layer(builder.backend), window_(builder.window_of(text)) {
-        const Window& w = window_;
-        const Shape x = builder.shape;
-        if (w.size_h * w.size_w > kMaxPixels)
-            builder.error(text, "the window of avgpool has ", w.size_h * w.size_w,
-                          " pixels; at most ", kMaxPixels);
-        builder.add_line(cat("avgpool ", window_text(w)), {1, w.out_h(x.H), w.out_w(x.W), x.C});
-    }
+        : Layer(builder.backend), window_(builder.add_pool(text)) {}
 
     Value plan_forward(Value x, MemoryPlan& plan, bool) override {
         const int C = x.shape.C, taps = window_.size_h * window_.size_w;
@@ -92,8 +85,6 @@ class WindowedAvgPool final : public Layer {
     }
 
  private:
-    static constexpr int kMaxPixels = 256;  // the weights take memory
-
     const Window window_;
     Shape x_shape_;
     Tensor weights_;

@@ -48,7 +48,7 @@ class Branches final : public Layer {
         for (Branch& branch : branches_) {
             const Value own = branch.layers.plan_forward(shared, plan, training);
             plan.op({own, y_value_});
-            if (!y_value_) y_value_ = plan.make(with_images(y_shape_, x.shape.N));
+            if (!y_value_) y_value_ = plan.make({x.shape.N, y_shape_.H, y_shape_.W, y_shape_.C});
         }
         return y_value_;
     }
@@ -104,7 +104,6 @@ class Branches final : public Layer {
         int first, channels;  // of y
         Value dy;             // its slice; empty if it has no backward pass
     };
-    static Shape with_images(Shape shape, int N) { return {N, shape.H, shape.W, shape.C}; }
 
     std::vector<Branch> branches_;
     Shape x_shape_, y_shape_;

@@ -3,21 +3,14 @@
 
 namespace convoy {
 
-constexpr int kMaxPoolWindow = 256;  // pixels: argmax is a byte
-
 class MaxPool final : public Layer {
  public:
     MaxPool(const LayerText& text, const Fusion& fusion, Builder& builder)
-        : Layer(builder.backend), window_(builder.window_of(text)), mask_dx_(fusion.mask_dx) {
+        : Layer(builder.backend), window_(builder.add_pool(text)), mask_dx_(fusion.mask_dx) {
         const Window& w = window_;
-        const Shape x = builder.shape;
         if (w.pad_h > w.size_h / 2 || w.pad_w > w.size_w / 2)
             builder.error(text, "'pad' of maxpool may be at most half of 'size', ",
                           pair_text(w.size_h / 2, w.size_w / 2));
-        if (w.size_h * w.size_w > kMaxPoolWindow)
-            builder.error(text, "the window of maxpool has ", w.size_h * w.size_w,
-                          " pixels; at most ", kMaxPoolWindow);
-        builder.add_line(cat("maxpool ", window_text(w)), {1, w.out_h(x.H), w.out_w(x.W), x.C});
     }
 
     Value plan_forward(Value x, MemoryPlan& plan, bool) override {
