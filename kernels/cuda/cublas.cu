@@ -6,8 +6,6 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
-
 namespace convoy::CONVOY_DEVICE {
 
 namespace {

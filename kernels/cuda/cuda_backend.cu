@@ -1,8 +1,6 @@
 // cuda_backend.cu — the device itself: its choice, its memory, its stream.
 #include "kernels/cuda/cuda_backend.h"
 
-#include <algorithm>
-
 #include "kernels/cuda/make_backend.h"
 #include "src/base/text.h"
 
