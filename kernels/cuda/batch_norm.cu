@@ -23,10 +23,10 @@
 namespace convoy::CONVOY_DEVICE {
 
 const int* CudaBackend::bounds(GroupBounds groups) {
-    if (memory_.is_recording()) return memory_.pass(groups, stream_);
+    if (memory_.is_recording()) return memory_.pass(groups);
     int* const there = memory_.scratch<int>(kSlotBounds, groups.size());
     if (there != bounds_there_ || !std::ranges::equal(groups, bounds_)) {
-        CUDA_CHECK(cudaMemcpyAsync(there, memory_.pass(groups, stream_), groups.size_bytes(),
+        CUDA_CHECK(cudaMemcpyAsync(there, memory_.pass(groups), groups.size_bytes(),
                                    cudaMemcpyDeviceToDevice, stream_));
         bounds_.assign(groups.begin(), groups.end()), bounds_there_ = there;
     }

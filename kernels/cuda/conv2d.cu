@@ -167,13 +167,12 @@ __global__ void reorder_kernel(const T* __restrict__ from, Source source, T* __r
     }
 }
 // The reordered rows of `from` in a scratch block, as a tensor of this shape.
-Tensor reorder(Tensor from, const Source& source, Shape shape, Slot slot, DeviceMemory& memory,
-               cudaStream_t stream) {
+Tensor reorder(Tensor from, const Source& source, Shape shape, Slot slot, DeviceMemory& memory) {
     const Tensor to(memory.scratch(slot, shape.elems() * bytes_of(from.type)), shape, from.type);
     with_pack({to}, [&]<class T>(T, auto wide) {
         const size_t count = to.elems() / wide();
         ENSURE(count <= INT32_MAX, "a copy ", shape.text());
-        reorder_kernel<T, wide()><<<std::min(ceil_div(count, 256), 4096), 256, 0, stream>>>(
+        reorder_kernel<T, wide()><<<std::min(ceil_div(count, 256), 4096), 256, 0, memory.stream>>>(
             elements<T>(from), source, elements<T>(to), to.C / wide(), count);
         CUDA_LAUNCHED();
     });
@@ -189,24 +188,23 @@ int whole_chunks(int channels, Type type, Precision precision) {
     return precision == Precision::kFp32 ? channels : ceil_div(channels, chunk) * chunk;
 }
 // x, if its channels fill whole chunks, or else a padded copy.
-Tensor in_chunks(Tensor x, Precision precision, Slot slot, DeviceMemory& memory,
-                 cudaStream_t stream) {
+Tensor in_chunks(Tensor x, Precision precision, Slot slot, DeviceMemory& memory) {
     if (precision == Precision::kFp32 || has_packs(x) || x.elems() == 0) return x;
     const int rows = int(x.elems() / x.C);
     return reorder(x, {rows, 1, rows, x.C, 1, 0, 0, 0},
-                   {x.N, x.H, x.W, whole_chunks(x.C, x.type, precision)}, slot, memory, stream);
+                   {x.N, x.H, x.W, whole_chunks(x.C, x.type, precision)}, slot, memory);
 }
 
 // In the precision asked for. Returns whether tiles had whole sums.
 template <class A, class B, class F>
 bool product(Precision precision, const A& a, const B& b, int I, int J, int L, const F& epilogue,
-             DeviceMemory& memory, cudaStream_t stream) {
+             DeviceMemory& memory) {
     constexpr bool kHalved = sizeof(typename A::Element) == 2;
     ENSURE(kHalved == (precision == Precision::kBf16), "tensors of ", kHalved ? "bf16" : "fp32",
            " in products of ", name_of(precision));
     if constexpr (!kHalved)
-        if (precision == Precision::kFp32) return multiply(a, b, I, J, L, epilogue, memory, stream);
-    return multiply_tensor(a, b, I, J, L, epilogue, memory, stream);
+        if (precision == Precision::kFp32) return multiply(a, b, I, J, L, epilogue, memory);
+    return multiply_tensor(a, b, I, J, L, epilogue, memory);
 }
 
 // Calls f with a value of the type in which the output is stored: float if T is float, otherwise
@@ -247,8 +245,8 @@ void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool
         if (of_y) moments(y, *of_y);
         return;
     }
-    x = in_chunks(x, precision_, kCopyOfImages, memory_, stream_);
-    w = in_chunks(w, precision_, kCopyOfFilters, memory_, stream_);
+    x = in_chunks(x, precision_, kCopyOfImages, memory_);
+    w = in_chunks(w, precision_, kCopyOfFilters, memory_);
     Strips strips;
     if (of_y)
         strips = make_strips(y, of_y->groups, precision_ == Precision::kFp32 ? kTile : kTensorRows,
@@ -260,7 +258,7 @@ void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool
         with_out<T>(y.type, [&]<class Out>(Out) {
             const EpilogueWithMoments<Out> epilogue{{elements<Out>(y), b, relu}, strips};
             whole = product(precision_, patches, filters, patches.rows, w.N, patches.depths,
-                            epilogue, memory_, stream_);
+                            epilogue, memory_);
         });
     });
     if (of_y && whole)
@@ -277,7 +275,7 @@ void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask,
     check_grad_x(dx, w, mask, add);
     if (dx.elems() == 0) return;
     if (is_depthwise(dx, w)) return depthwise_grad_x(dy, w, window, mask, dx);
-    dy = in_chunks(dy, precision_, kCopyOfImages, memory_, stream_);
+    dy = in_chunks(dy, precision_, kCopyOfImages, memory_);
     const int C = whole_chunks(dx.C, w.type, precision_);
     const bool single = w.H * w.W == 1 && w.N == dy.C && w.C == C && has_packs(w);
     for (int first_h = 0; first_h < std::min(window.stride_h, dx.H); ++first_h)
@@ -291,7 +289,7 @@ void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask,
                     reorder(w,
                             {dy.C, v.taps, w.N, w.C, w.H * w.W, h.first_tap * w.W + v.first_tap,
                              window.stride_h * w.W, window.stride_w},
-                            {taps, 1, dy.C, C}, kCopyOfFilters, memory_, stream_);
+                            {taps, 1, dy.C, C}, kCopyOfFilters, memory_);
             with_type(dy.type, [&]<class T>(T) {
                 const auto patches = patches_of<T>(dy, h, v);
                 const Matrix<false, T> matrix{elements<T>(filters), C, patches.depths, C};
@@ -303,7 +301,7 @@ void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask,
                                          window.stride_w, h.first, v.first, h.pixels,
                                          v.pixels};
                     product(precision_, patches, matrix, patches.rows, dx.C, patches.depths,
-                            epilogue, memory_, stream_);
+                            epilogue, memory_);
                 });
             });
         }
@@ -316,8 +314,8 @@ void CudaBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, f
     if (dy.elems() == 0) return;
     if (db) add_column_sums(dy, db);
     if (is_depthwise(x, dw)) return depthwise_grad_w(x, dy, window, dw);
-    x = in_chunks(x, precision_, kCopyOfImages, memory_, stream_);
-    dy = in_chunks(dy, precision_, kCopyOfFilters, memory_, stream_);
+    x = in_chunks(x, precision_, kCopyOfImages, memory_);
+    dy = in_chunks(dy, precision_, kCopyOfFilters, memory_);
     const bool padded = x.C != dw.C;
     const Shape shape{dw.N, dw.H, dw.W, x.C};
     const Tensor sums =
@@ -327,7 +325,7 @@ void CudaBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, f
         const int J = patches.patches.depths, L = patches.patches.rows;
         const Matrix<false, T> outputs{elements<T>(dy), dy.C, L, dy.C};
         const Epilogue<float> epilogue{sums.floats(), nullptr, false, nullptr, !padded};
-        product(precision_, outputs, patches, dw.N, J, L, epilogue, memory_, stream_);
+        product(precision_, outputs, patches, dw.N, J, L, epilogue, memory_);
     });
     if (padded) copy_channels(dw, sums, 0, true);
 }

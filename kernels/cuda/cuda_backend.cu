@@ -94,9 +94,6 @@ std::string CudaBackend::description() const {
                products_, compile_notice(CONVOY_MACHINE_CODE, p.major, p.minor));
 }
 
-float* CudaBackend::alloc(size_t elems) { return memory_.alloc(elems, stream_); }
-float* CudaBackend::alloc_host(size_t elems) { return memory_.alloc_host(elems); }
-
 const float* CudaBackend::to_device(const float* host, float* device, size_t elems) {
     CUDA_CHECK(
         cudaMemcpyAsync(device, host, elems * sizeof(float), cudaMemcpyHostToDevice, stream_));
@@ -105,7 +102,7 @@ const float* CudaBackend::to_device(const float* host, float* device, size_t ele
 
 SpanSink* CudaBackend::trace(Track* ops, Track* uploads, Track* downloads) {
     upload_track_ = uploads, download_track_ = downloads;
-    timeline_ = ops ? std::make_unique<Timeline>(memory_, stream_, ops) : nullptr;
+    timeline_ = ops ? std::make_unique<Timeline>(memory_, ops) : nullptr;
     return timeline_.get();
 }
 
@@ -122,7 +119,7 @@ void CudaBackend::wait_upload() { CUDA_CHECK(cudaStreamWaitEvent(stream_, upload
 void CudaBackend::upload(void* device, const void* host, size_t bytes) {
     ENSURE(!memory_.is_recording(), "an upload is not for a recording");
     if (bytes <= 4096) {  // copied through our own pinned memory, so the host need not wait
-        const void* there = memory_.pass(std::span(static_cast<const char*>(host), bytes), stream_);
+        const void* there = memory_.pass(std::span(static_cast<const char*>(host), bytes));
         CUDA_CHECK(cudaMemcpyAsync(device, there, bytes, cudaMemcpyDeviceToDevice, stream_));
         return;
     }

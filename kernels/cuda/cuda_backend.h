@@ -30,8 +30,8 @@ class CudaBackend final : public Backend {
         return precision_ == Precision::kBf16 ? Type::kBfloat16 : Type::kFloat32;
     }
 
-    float* alloc(size_t elems) override;
-    float* alloc_host(size_t elems) override;
+    float* alloc(size_t elems) override { return memory_.alloc(elems); }
+    float* alloc_host(size_t elems) override { return memory_.alloc_host(elems); }
     size_t blocks() const override { return memory_.blocks(); }
     void release_after(size_t count) override { memory_.release_after(count); }
     const float* to_device(const float* host, float* device, size_t elems) override;
@@ -88,7 +88,7 @@ class CudaBackend final : public Backend {
     cudaEvent_t ops_done_ = nullptr;
     std::array<cudaEvent_t, 64> copies_done_{};
     int64_t downloads_ = 0;
-    DeviceMemory memory_;
+    DeviceMemory memory_{stream_};
     std::vector<int> bounds_;  // of the last groups; bounds_there_: the same on the device
     const int* bounds_there_ = nullptr;
     std::unique_ptr<Timeline> timeline_;  // null: not traced

@@ -224,8 +224,8 @@ void CudaBackend::copy(Tensor to, Tensor from) {
 void CudaBackend::dropout(Tensor x, float p, const Draws& draws,
                           std::span<const uint64_t> sample_ids, uint16_t purpose) {
     check_dropout(x, p, sample_ids);
-    const uint64_t* ids = memory_.pass(sample_ids, stream_);
-    const Draws* which = memory_.pass(std::span(&draws, 1), stream_);
+    const uint64_t* ids = memory_.pass(sample_ids);
+    const Draws* which = memory_.pass(std::span(&draws, 1));
     const size_t row = x.shape().row_elems(), blocks = (row + 3) / 4;
     ENSURE(x.N * blocks <= INT32_MAX, "dropout of a tensor ", x.shape().text());
     with_type(x.type, [&]<class T>(T) {

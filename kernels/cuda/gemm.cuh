@@ -297,17 +297,17 @@ struct Parts {
 // Returns whether the tiles had complete sums, because l was not cut.
 template <class A, class B, class F>
 bool multiply(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& epilogue,
-              DeviceMemory& memory, cudaStream_t stream) {
+              DeviceMemory& memory) {
     if (I == 0 || J == 0) return true;
     const auto launch = [&](auto rows, auto columns) {
         constexpr int kRows = decltype(rows)::value, kColumns = decltype(columns)::value;
         const int64_t tiles = int64_t(ceil_div(I, kRows)) * ceil_div(J, kColumns);
         const Parts parts(I, J, L, tiles, 512, kDepthStep, F::kMoments, memory);
         product_kernel<kRows, kColumns, A, B, F>
-            <<<dim3(tiles, 1, parts.count), kProductThreads, 0, stream>>>(
+            <<<dim3(tiles, 1, parts.count), kProductThreads, 0, memory.stream>>>(
                 a, b, int(I), int(J), int(L), parts.depth, parts.sums, epilogue);
         CUDA_LAUNCHED();
-        return parts.add(I, J, epilogue, stream);
+        return parts.add(I, J, epilogue, memory.stream);
     };
     constexpr std::integral_constant<int, kTile> kWhole;
     constexpr std::integral_constant<int, kTile / 2> kHalf;

@@ -14,11 +14,10 @@ namespace {
 
 class GraphRecording final : public Recording {
  public:
-    GraphRecording(DeviceMemory& memory, cudaStream_t stream,
-                   const std::unique_ptr<Timeline>& timeline)
-        : memory_(memory), stream_(stream), timeline_(timeline), passed_(memory) {
+    GraphRecording(DeviceMemory& memory, const std::unique_ptr<Timeline>& timeline)
+        : memory_(memory), timeline_(timeline), passed_(memory) {
         // Relaxed: other threads of the process may use CUDA meanwhile.
-        CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
+        CUDA_CHECK(cudaStreamBeginCapture(memory_.stream, cudaStreamCaptureModeRelaxed));
         memory_.start_recording(passed_);
     }
     ~GraphRecording() override {
@@ -40,8 +39,8 @@ class GraphRecording final : public Recording {
     bool replay() override {
         if (moves_ != memory_.moves()) return false;
         const Span span(nullptr, kTraceRecorded, 0, 0, timeline_.get());
-        passed_.refresh(stream_);
-        CUDA_CHECK(cudaGraphLaunch(graph_, stream_));
+        passed_.refresh();
+        CUDA_CHECK(cudaGraphLaunch(graph_, memory_.stream));
         return true;
     }
 
@@ -49,13 +48,12 @@ class GraphRecording final : public Recording {
     cudaError_t end_capture(cudaGraph_t& graph) {
         capturing_ = false;
         memory_.stop_recording();
-        const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
+        const cudaError_t ended = cudaStreamEndCapture(memory_.stream, &graph);
         (void)cudaGetLastError();  // was thrown or is returned: the next op must not see it
         return ended;
     }
 
     DeviceMemory& memory_;
-    cudaStream_t stream_;
     const std::unique_ptr<Timeline>& timeline_;  // as it is when the graph is replayed
     PassedData passed_;
     bool capturing_ = true;
@@ -66,7 +64,7 @@ class GraphRecording final : public Recording {
 }  // namespace
 
 std::unique_ptr<Recording> CudaBackend::record() {
-    return std::make_unique<GraphRecording>(memory_, stream_, timeline_);
+    return std::make_unique<GraphRecording>(memory_, timeline_);
 }
 
 }  // namespace convoy::CONVOY_DEVICE

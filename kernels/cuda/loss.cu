@@ -93,10 +93,10 @@ void CudaBackend::softmax_cross_entropy(Tensor logits, std::span<const int32_t> 
     const int N = logits.N, C = logits.C;
     if (N == 0) return;
     const double spread = double(smoothing) / C, whole = 1 - double(smoothing);
-    const int32_t* labels_there = memory_.pass(labels, stream_);
+    const int32_t* labels_there = memory_.pass(labels);
     const bool mixing = !mixed.second.empty();
-    const int32_t* second_there = mixing ? memory_.pass(mixed.second, stream_) : nullptr;
-    const float* parts_there = mixing ? memory_.pass(mixed.first_part, stream_) : nullptr;
+    const int32_t* second_there = mixing ? memory_.pass(mixed.second) : nullptr;
+    const float* parts_there = mixing ? memory_.pass(mixed.first_part) : nullptr;
     auto* losses = memory_.scratch<double>(kSlotSums, size_t(N) * 2);
     int* ranks = reinterpret_cast<int*>(losses + N);
     with_type(dlogits.type, [&]<class T>(T) {

@@ -27,7 +27,7 @@ void* DeviceMemory::alloc_device(size_t bytes) {
     return block;
 }
 
-float* DeviceMemory::alloc(size_t elems, cudaStream_t stream) {
+float* DeviceMemory::alloc(size_t elems) {
     const size_t bytes = elems * sizeof(float);
     void* const block = alloc_device(bytes);
     blocks_.push_back({block, bytes, false});
@@ -68,7 +68,7 @@ void* DeviceMemory::scratch(Slot slot, size_t bytes) {
 constexpr size_t kAlign = 256, kRecordedBytes = 1 << 20;
 static size_t align(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-const void* DeviceMemory::pass_bytes(const void* host, size_t bytes, cudaStream_t stream) {
+const void* DeviceMemory::pass_bytes(const void* host, size_t bytes) {
     if (recording_) return recording_->place(host, bytes);
     constexpr size_t kRingBytes = 1 << 20;
     if (bytes > ring_bytes_) {
@@ -113,11 +113,12 @@ const void* PassedData::place(const void* host, size_t bytes) {
     return there_ + offset;
 }
 
-void PassedData::refresh(cudaStream_t stream) {
+void PassedData::refresh() {
     for (const Piece& piece : pieces_)
         std::memcpy(collected_.data() + piece.offset, piece.host, piece.bytes);
-    const void* from = memory_.pass_bytes(collected_.data(), collected_.size(), stream);
-    CUDA_CHECK(cudaMemcpyAsync(there_, from, collected_.size(), cudaMemcpyDeviceToDevice, stream));
+    const void* from = memory_.pass_bytes(collected_.data(), collected_.size());
+    CUDA_CHECK(
+        cudaMemcpyAsync(there_, from, collected_.size(), cudaMemcpyDeviceToDevice, memory_.stream));
 }
 
 }  // namespace convoy::CONVOY_DEVICE

@@ -23,7 +23,7 @@ class PassedData {
     ~PassedData();
 
     const void* place(const void* host, size_t bytes);
-    void refresh(cudaStream_t stream);
+    void refresh();
 
  private:
     struct Piece {
@@ -38,12 +38,14 @@ class PassedData {
 
 class DeviceMemory {
  public:
-    DeviceMemory() = default;
+    explicit DeviceMemory(const cudaStream_t& ops) : stream(ops) {}
     DeviceMemory(const DeviceMemory&) = delete;
     ~DeviceMemory();
 
-    float* alloc(size_t elems, cudaStream_t stream);  // the stream zeroes it, in order
-    float* alloc_host(size_t elems);                  // pinned and zeroed
+    const cudaStream_t& stream;  // of the ops
+
+    float* alloc(size_t elems);       // zeroed in the order of the ops
+    float* alloc_host(size_t elems);  // pinned and zeroed
     size_t blocks() const { return blocks_.size(); }
     void release_after(size_t count);
 
@@ -60,8 +62,8 @@ class DeviceMemory {
     // Returns a device copy of small host data, for the next kernels. The copy stays valid until
     // 1 MB more has been passed. `host` may change as soon as pass() returns.
     template <class T>
-    const T* pass(std::span<const T> host, cudaStream_t stream) {
-        return static_cast<const T*>(pass_bytes(host.data(), host.size_bytes(), stream));
+    const T* pass(std::span<const T> host) {
+        return static_cast<const T*>(pass_bytes(host.data(), host.size_bytes()));
     }
 
     // While ops are recorded (graph.cu), no scratch block may move; pass() gives places in `data`.
@@ -72,7 +74,7 @@ class DeviceMemory {
  private:
     friend PassedData;
     void* alloc_device(size_t bytes);
-    const void* pass_bytes(const void* host, size_t bytes, cudaStream_t stream);
+    const void* pass_bytes(const void* host, size_t bytes);
 
     struct Block {
         void* data = nullptr;

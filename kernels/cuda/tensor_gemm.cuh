@@ -408,7 +408,7 @@ __global__ void __launch_bounds__(kTensorThreads, kBlocksAtOnce)
 // gradients of weights (slow depth).
 template <class A, class B, class F>
 bool multiply_tensor(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& epilogue,
-                     DeviceMemory& memory, cudaStream_t stream) {
+                     DeviceMemory& memory) {
     static_assert(sizeof(typename A::Element) == sizeof(typename B::Element));
     if (I == 0 || J == 0) return true;
     const auto launch = [&](auto rows, auto columns) {
@@ -421,10 +421,10 @@ bool multiply_tensor(const A& a, const B& b, int64_t I, int64_t J, int64_t L, co
         CUDA_CHECK(cudaFuncSetAttribute(tensor_product_kernel<A, B, kRows, kColumns, F>,
                                         cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
         tensor_product_kernel<A, B, kRows, kColumns, F>
-            <<<dim3(tiles, 1, parts.count), kTensorThreads, kBytes, stream>>>(
+            <<<dim3(tiles, 1, parts.count), kTensorThreads, kBytes, memory.stream>>>(
                 a, b, int(I), int(J), int(L), parts.depth, parts.sums, epilogue);
         CUDA_LAUNCHED();
-        return parts.add(I, J, epilogue, stream);
+        return parts.add(I, J, epilogue, memory.stream);
     };
     constexpr std::integral_constant<int, kTensorRows> kWhole;
     constexpr std::integral_constant<int, kTensorRows / 2> kHalf;

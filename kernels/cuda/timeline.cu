@@ -5,8 +5,7 @@
 
 namespace convoy::CONVOY_DEVICE {
 
-Timeline::Timeline(const DeviceMemory& memory, cudaStream_t ops, Track* track)
-    : memory_(memory), ops_(ops), track_(track) {
+Timeline::Timeline(const DeviceMemory& memory, Track* track) : memory_(memory), track_(track) {
     renew_anchor();
 }
 
@@ -22,7 +21,7 @@ Timeline::~Timeline() {
 void Timeline::renew_anchor() {
     const auto fresh = std::make_shared<Anchor>();
     CUDA_CHECK(cudaEventCreate(&fresh->event));
-    CUDA_CHECK(cudaEventRecord(fresh->event, ops_));
+    CUDA_CHECK(cudaEventRecord(fresh->event, memory_.stream));
     CUDA_CHECK(cudaEventSynchronize(fresh->event));
     fresh->at = Clock::now();
     anchor_ = fresh;

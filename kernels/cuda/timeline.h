@@ -18,10 +18,10 @@ namespace convoy::CONVOY_DEVICE {
 // slice is written, because events must not be recorded then.
 class Timeline final : public SpanSink {
  public:
-    // Slices of `ops` go to `track`.
-    Timeline(const DeviceMemory& memory, cudaStream_t ops, Track* track);
+    // Slices of the stream of ops go to `track`.
+    Timeline(const DeviceMemory& memory, Track* track);
     ~Timeline() override;
-    void begin() override { begin(ops_, track_); }
+    void begin() override { begin(memory_.stream, track_); }
     void begin(cudaStream_t stream, Track* track);
     void end(const TraceName& name, int64_t number, double amount) noexcept override;
     // Writes the slices whose work has ended. The stream of ops must be idle.
@@ -46,7 +46,6 @@ class Timeline final : public SpanSink {
     cudaEvent_t take_event();
 
     const DeviceMemory& memory_;
-    const cudaStream_t ops_;
     Track* const track_;
     std::shared_ptr<const Anchor> anchor_;
     std::vector<Slice> open_, ended_;
