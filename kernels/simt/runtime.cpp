@@ -23,8 +23,7 @@ std::mutex max_shared_mutex;
 std::map<const void*, size_t> max_shared_bytes;
 size_t max_shared(const void* kernel) {
     std::lock_guard lock(max_shared_mutex);
-    const auto found = max_shared_bytes.find(kernel);
-    return found == max_shared_bytes.end() ? kDefaultSharedBytes : found->second;
+    return max_shared_bytes.try_emplace(kernel, kDefaultSharedBytes).first->second;
 }
 
 int64_t count(dim3 size) { return int64_t(size.x) * size.y * size.z; }

@@ -37,7 +37,7 @@ class ActivationLayer final : public Layer {
         return y;
     }
     Tensor backward(Tensor dy, const Pass&, GradListener&) override {
-        return relu_.needs_grad() ? relu_.grad(dy, of_, backend_) : dy;
+        return relu_.grad(dy, of_, backend_);
     }
 
  private:

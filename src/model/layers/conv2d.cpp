@@ -72,7 +72,7 @@ class Conv2d final : public Weighted {
     }
 
     Tensor backward(Tensor dy, const Pass&, GradListener& listener) override {
-        if (relu_.needs_grad()) dy = relu_.grad(dy, y_, backend_);
+        dy = relu_.grad(dy, y_, backend_);
         const Tensor dx = dx_value_.first(dy.N), from = grad_y_ ? grad_y_.first(dy.N) : dy;
         const Tensor x = grad_x_ ? grad_x_.first(dy.N) : x_,
                      to = grad_dx_ ? grad_dx_.first(dy.N) : dx;

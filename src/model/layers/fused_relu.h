@@ -25,8 +25,8 @@ struct FusedRelu {
         if (dy.keep == Keep::kValues) dy = copy = plan.make(dy.shape);
         return dy;
     }
-    // Call only if needs_grad().
     Tensor grad(Tensor dy, Tensor y, Backend& backend) const {
+        if (!needs_grad()) return dy;
         if (copy) {
             backend.copy(copy.first(dy.N), dy);
             dy = copy.first(dy.N);

@@ -27,7 +27,7 @@ class Linear final : public Weighted {
     }
 
     Tensor backward(Tensor dy, const Pass&, GradListener& listener) override {
-        if (relu_.needs_grad()) dy = relu_.grad(dy, y_, backend_);
+        dy = relu_.grad(dy, y_, backend_);
         if (trained() && !listener.take_factors(*w_, x_, dy)) {
             backend_.linear_grad_w(x_, dy, w_->grad, bias_grad());
             call_ready(listener);

@@ -92,11 +92,7 @@ class Residual final : public Layer {
     }
 
     Tensor backward(Tensor dy, const Pass& pass, GradListener& listener) override {
-        if (norm_) {
-            dy = norm_->grad(dy, pass);
-        } else if (relu_.needs_grad()) {
-            dy = relu_.grad(dy, y_, backend_);
-        }
+        dy = norm_ ? norm_->grad(dy, pass) : relu_.grad(dy, y_, backend_);
         const Tensor from_shortcut =
             shortcut_.backward(norm_ ? norm_->addend_grad : dy, pass, listener);
         if (norm_) norm_->call_ready(listener);
