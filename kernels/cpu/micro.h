@@ -131,6 +131,7 @@ struct Passes {
     void (*depthwise)(const DepthwiseRun<T>& run, const float* w, const float* bias, bool relu,
                       const T* mask, T* y);
     void (*depthwise_grad_w)(const DepthwiseRun<T>& run, const T* dy, float* dw);
+    WinogradMethod<T> winograd3, winograd5;  // the transforms of winograd.h
 };
 
 // tile = Σ_k a(i,k)·b(k,j), j < nr; b(k,j) is at b[k·nr + j], for by_depth at b[k·step + j].
@@ -165,10 +166,6 @@ struct Micro {
     Passes<Bf16> on_bf16;
     const auto& passes(const float*) const { return on_floats; }
     const auto& passes(const Bf16*) const { return on_bf16; }
-
-    // The transforms of winograd.h.
-    WinogradMethod<float> winograd3, winograd5;
-    WinogradMethod<Bf16> winograd3_bf16, winograd5_bf16;
 
     // Computes rounds·kChains·width multiply-adds in registers, to measure the peak.
     float (*multiply_add_chains)(int rounds);

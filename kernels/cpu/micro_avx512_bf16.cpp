@@ -94,7 +94,6 @@ Micro with_pairs(const char* name, const Micro& pairs) {
     Micro micro = micro_avx512();
     micro.name = name;
     micro.on_bf16 = kPasses<Bf16>;
-    micro.winograd3_bf16 = kWinograd3<Bf16>, micro.winograd5_bf16 = kWinograd5<Bf16>;
     micro.pairs = &pairs;
     return micro;
 }

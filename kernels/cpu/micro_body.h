@@ -204,13 +204,6 @@ namespace {
     return all;
 }
 
-}  // namespace
-}  // namespace convoy
-
-#include "kernels/cpu/winograd_body.h"
-
-namespace convoy {
-namespace {
 [[maybe_unused]] constexpr Micro make_micro(const char* name) {
     return {name,
             kWidth,
@@ -225,10 +218,6 @@ namespace {
             transpose,
             kPasses<float>,
             kPasses<Bf16>,
-            kWinograd3<float>,
-            kWinograd5<float>,
-            kWinograd3<Bf16>,
-            kWinograd5<Bf16>,
             multiply_add_chains};
 }
 }  // namespace

@@ -1,4 +1,6 @@
 // passes_body.h — loops bound by memory: batch norm, pooling, sums; compiled for each vector width.
+#include "kernels/cpu/winograd_body.h"
+
 namespace convoy {
 namespace {
 
@@ -353,7 +355,8 @@ void depthwise_grad_w(const DepthwiseRun<T>& run, const T* dy, float* dw) {
 template <class T>
 constexpr Passes<T> kPasses{statistics<T>, normalise<T>,     gradient_sums<T>, gradient_rows<T>,
                             activate<T>,   activate_grad<T>, add_numbers<T>,   copy_rows<T>,
-                            max_pool<T>,   max_pool_grad<T>, depthwise<T>,     depthwise_grad_w<T>};
+                            max_pool<T>,   max_pool_grad<T>, depthwise<T>,     depthwise_grad_w<T>,
+                            kWinograd3<T>, kWinograd5<T>};
 
 }  // namespace
 }  // namespace convoy

@@ -52,11 +52,9 @@ constexpr int kStagger = 16;
 
 inline int round_up(int n, int to) { return (n + to - 1) / to * to; }
 
-inline const auto& method_for(const Micro& micro, const Patches& x) {
-    return x.R == 3 ? micro.winograd3 : micro.winograd5;
-}
-inline const auto& method_for(const Micro& micro, const PatchesOf<Bf16>& x) {
-    return x.R == 3 ? micro.winograd3_bf16 : micro.winograd5_bf16;
+template <class T>
+const WinogradMethod<T>& method_for(const Micro& micro, const PatchesOf<T>& x) {
+    return x.R == 3 ? micro.passes(x.x).winograd3 : micro.passes(x.x).winograd5;
 }
 
 // Tile t covers outputs [out·row, out·row + out) × … of image n; out = 4 for 3x3, 2 for 5x5.
