@@ -26,13 +26,8 @@ std::string CpuBackend::description() const {
                why_.empty() ? "" : "; ", why_);
 }
 
-float* CpuBackend::alloc(size_t elems) { return owned_.emplace_back(elems).data(); }
-
 void CpuBackend::upload(void* device, const void* host, size_t bytes) {
     if (bytes) std::memcpy(device, host, bytes);
-}
-void CpuBackend::download(void* host, const void* device, size_t bytes) {
-    if (bytes) std::memcpy(host, device, bytes);
 }
 void CpuBackend::copy(Tensor to, Tensor from) {
     check_copy(to, from);

@@ -19,13 +19,15 @@ class CpuBackend : public Backend {
     int threads() const override { return cpu_.pool.size(); }
     Type activations() const override { return type_; }
 
-    float* alloc(size_t elems) override;
+    float* alloc(size_t elems) override { return owned_.emplace_back(elems).data(); }
     float* alloc_host(size_t elems) override { return alloc(elems); }
     size_t blocks() const override { return owned_.size(); }
     void release_after(size_t count) override { owned_.resize(count); }
     const float* to_device(const float* host, float*, size_t) override { return host; }
     void upload(void* device, const void* host, size_t bytes) override;
-    void download(void* host, const void* device, size_t bytes) override;
+    void download(void* host, const void* device, size_t bytes) override {
+        upload(host, device, bytes);
+    }
     void copy(float* to, const float* from, size_t elems) override;
     void copy(Tensor to, Tensor from) override;
     void fill(float* to, size_t elems, float value) override;

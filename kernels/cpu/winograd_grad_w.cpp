@@ -104,10 +104,10 @@ void winograd_grad_w(Cpu& cpu, const T* dy, int K, const PatchesOf<T>& x, float*
     if (tiles.count == 0) return;
     GradW<T> op{cpu.micro, method_for(cpu.micro, x), x, tiles, dy, K, 0};
     const int row = kXi * (op.width() + op.lanes() * cpu.micro.lane);
-    const bool own = kXi * int64_t(K) * op.width() <= kSmallSum || cpu.pool.size() == 1;
+    const bool small = kXi * int64_t(K) * op.width() <= kSmallSum;
+    const bool own = small || cpu.pool.size() == 1;
     const int parts = own ? cpu.pool.size() : 1;
-    op.most = own && kXi * int64_t(K) * op.width() <= kSmallSum ? std::max(64, kL2Floats / row)
-                                                                : kManyTiles;
+    op.most = small ? std::max(64, kL2Floats / row) : kManyTiles;
     op.most = std::min(op.most, ceil_div(tiles.count, parts));
     float* sums = cpu.shared.get(kSlotParts, op.sum_elems() * parts);
     if (own)

@@ -98,9 +98,8 @@ double Model::forward_flops(const Param& weights) const {
 
 std::string Model::layer_of(const Param& param) const {
     const std::string name = layer_name(param.name);
-    for (const LayerLine& line : lines_)
-        if (line.name == name) return cat(name, " (", line.what, ")");
-    return name;
+    const auto line = std::ranges::find(lines_, name, &LayerLine::name);
+    return line == lines_.end() ? name : cat(name, " (", line->what, ")");
 }
 
 std::string Model::table() const {
