@@ -45,12 +45,16 @@ uint64_t float_mode() { return 0; }
 void set_float_mode(uint64_t) {}
 #endif
 
-}  // namespace
+// During its lifetime this thread treats subnormal numbers as 0.
+struct FlushSubnormals {
+    const uint64_t before = float_mode();
+    explicit FlushSubnormals(bool flushes) {
+        if (flushes) set_float_mode(before | kFlush);
+    }
+    ~FlushSubnormals() { set_float_mode(before); }
+};
 
-FlushSubnormals::FlushSubnormals(bool flushes) : before_(float_mode()) {
-    if (flushes) set_float_mode(before_ | kFlush);
-}
-FlushSubnormals::~FlushSubnormals() { set_float_mode(before_); }
+}  // namespace
 
 ThreadPool::ThreadPool(int threads, bool flushes) : flushes_(flushes), shares_(size_t(threads)) {
     for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });

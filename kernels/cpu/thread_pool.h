@@ -21,21 +21,10 @@ namespace convoy {
 // The fewest floats worth waking a thread for: 64 KB.
 constexpr size_t kGrain = 16384;
 
-// During its lifetime this thread treats subnormal numbers (below 2^-126) as 0, as AMX always does:
-// arithmetic on them is many times slower.
-class FlushSubnormals {
- public:
-    explicit FlushSubnormals(bool flushes = true);
-    ~FlushSubnormals();
-    FlushSubnormals(const FlushSubnormals&) = delete;
-
- private:
-    const uint64_t before_;
-};
-
 class ThreadPool {
  public:
-    // flushes: every task runs under FlushSubnormals.
+    // flushes: tasks treat subnormal numbers (below 2^-126) as 0, as AMX always does: arithmetic on
+    // them is many times slower.
     explicit ThreadPool(int threads, bool flushes = false);
     ~ThreadPool();
     ThreadPool(const ThreadPool&) = delete;

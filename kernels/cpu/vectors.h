@@ -75,20 +75,14 @@ inline void over_vectors(int n, F&& f) {
     for (; i + kWidth <= n; i += kWidth) f(i, All());
     if (i < n) f(i, n - i);
 }
-template <class T>
-inline Vec get(const T* p, All) {
-    return load(p);
-}
-template <class T>
-inline Vec get(const T* p, int n) {
+template <class T, class N>
+inline Vec get(const T* p, N n) {
+    if constexpr (std::is_same_v<N, All>) return load(p);
     return load_few(p, n);
 }
-template <class T>
-inline void put(T* p, Vec v, All) {
-    store(p, v);
-}
-template <class T>
-inline void put(T* p, Vec v, int n) {
+template <class T, class N>
+inline void put(T* p, Vec v, N n) {
+    if constexpr (std::is_same_v<N, All>) return store(p, v);
     store_few(p, v, n);
 }
 
