@@ -117,7 +117,8 @@ void serve_coordinator(const std::string& host, uint16_t port, int world, Log& i
             io.restart();
             if (stop() != 0) return;
             for (const tcp::endpoint& endpoint : found.get())
-                listener.open(endpoint.address(), listener.is_open() ? listener.port() : port);
+                if (!listener.is_everywhere())
+                    listener.open(endpoint.address(), listener.is_open() ? listener.port() : port);
         }
     } catch (const std::system_error& e) {
         fail("the coordinator cannot listen at ", host.empty() ? "every address" : host, ", port ",

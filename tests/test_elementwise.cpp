@@ -94,6 +94,7 @@ static void check_layer_norm(Backend& backend, bool halves) {
                            dy = rounded(random_floats(n, 3), Precision::kBf16),
                            scale = random_floats(pixels, 4);
         for (size_t i = 0; i < n; ++i) x[i] += float(100 * (i / C % 2));  // cancels if done badly
+        if (halves) x = rounded(x, Precision::kBf16);
         std::vector<double> y(n), rstd(pixels), dx(n);
         for (size_t p = 0; p < pixels; ++p) {
             double mean = 0, var = 0, grad = 0, slope = 0;
@@ -105,27 +106,29 @@ static void check_layer_norm(Backend& backend, bool halves) {
             for (size_t i = p * C; i < p * C + C; ++i)
                 y[i] = (x[i] - mean) * rstd[p], dx[i] = scale[p] * (dy[i] - grad - out[i] * slope);
         }
-        if (halves) x = rounded(x, Precision::kBf16);
-        Guarded got_x(x), got_rstd(pixels), got_dx(dy);
+        Guarded got_x(x), got_y(n), got_rstd(pixels), got_dx(dy), got_apart(n);
         const Tensor in_place{got_x.data(), shape}, grad_in_place{got_dx.data(), shape};
-        if (!halves) {  // there x + 100 would be another number
-            backend.layer_norm(in_place, eps, in_place, got_rstd.data());
-            CHECK_CLOSE(got_x.span(), y, 2e-5);
-            CHECK_CLOSE(got_rstd.span(), rstd, 2e-5);
-        }
+        backend.layer_norm(view(x, shape), eps, {got_y.data(), shape}, nullptr);
+        backend.layer_norm(in_place, eps, in_place, got_rstd.data());
+        CHECK_CLOSE(got_y.span(), y, halves ? 0x1p-7 : 2e-5);
+        CHECK(std::ranges::equal(got_x.span(), got_y.span()));
+        CHECK_CLOSE(got_rstd.span(), rstd, 2e-5);
+        backend.layer_norm_grad(view(out, shape), scale.data(), view(dy, shape),
+                                {got_apart.data(), shape});
         backend.layer_norm_grad(view(out, shape), scale.data(), grad_in_place, grad_in_place);
-        CHECK_CLOSE(got_dx.span(), dx, halves ? 0x1p-6 : 1e-5);
+        CHECK_CLOSE(got_dx.span(), dx, halves ? 0x1p-7 : 1e-5);
+        CHECK(std::ranges::equal(got_dx.span(), got_apart.span()));
     }
 }
 
-TEST_CASE("layer_norm and its gradient match their formulas, in place") {
+TEST_CASE("layer_norm and its gradient match their formulas, also in place") {
     auto backend = each_backend(2);
     check_layer_norm(*backend, false);
     backend->layer_norm({nullptr, 0, 2, 2, 4}, 1, {nullptr, 0, 2, 2, 4}, nullptr);
     float v[8] = {};
     CHECK_THROWS_AS(backend->layer_norm({v, 1, 1, 2, 4}, 1, {v, 1, 1, 1, 8}, v), Error);
 }
-TEST_CASE("bf16: layer_norm_grad matches its formula, in place") {
+TEST_CASE("bf16: layer_norm and its gradient match their formulas, also in place") {
     check_layer_norm(*each_backend(2, Precision::kBf16), true);
 }
 

@@ -20,7 +20,7 @@ static SafeTensors names_of(const std::string& model, int classes) {
                                              : param->dims == 2
                                                  ? std::vector<int64_t>{s.N, s.C}
                                                  : std::vector<int64_t>{s.N, s.C, s.H, s.W};
-        if (param->running) tensors.tensors[layer_name(param->name) + ".num_batches_tracked"] = {};
+        if (param->running) tensors.tensors[layer_name(*param) + ".num_batches_tracked"] = {};
     }
     return tensors;
 }

@@ -37,6 +37,13 @@ linear fc out classes
 const char* kPooled = R"(input 12
 conv2d c1 out 16 size 3 stride 2 pad 1
 relu
+residual r relu no
+  layernorm n
+  pointwise p out 24
+  gelu
+  pointwise q out 16
+  scale s start 0.5
+end
 conv2d c2 out classes size 1
 avgpool 1
 flatten

@@ -150,7 +150,7 @@ TEST_CASE("freezing takes the first N layers or prefixes, and says what it canno
         Model model(text, {.name = "net", .freeze = freeze}, *backend);
         std::set<std::string> names;
         for (Param* param : model.params().all())
-            if (param->frozen) names.insert(layer_name(param->name));
+            if (param->frozen) names.insert(layer_name(*param));
         return names;
     };
     using Names = std::set<std::string>;

@@ -73,6 +73,9 @@ batchnorm b
 dropout 0.5
 linear f1 out 10 bias no
 relu
+layernorm fn
+scale fs start 2
+pointwise fp out 9
 linear f2 out classes
 )";
 static const char* kRow = "input 8\nconv2d c out classes size 3\navgpool 1\n";
@@ -140,11 +143,12 @@ TEST_CASE("onnx: nodes read what is there before them, and the weights are those
             const std::string data = proto_text(field.bytes, 9);
             CHECK(data.size() ==
                   4 * size_t(std::accumulate(shape.begin(), shape.end(), 1, std::multiplies())));
-            const auto found = odd.weights.tensors.find(name);
+            const auto found = odd.weights.tensors.find(name.substr(0, name.find('/')));
             if (found == odd.weights.tensors.end()) continue;  // a constant
             ++params;
             if (name == "w.weight")
                 shape.resize(2);  // of the pointwise layer, a 1x1 convolution here
+            if (name.ends_with("/weight")) shape = {shape[0], 1, 1};  // of a scale
             CHECK(found->second.shape == shape);
             CHECK(std::memcmp(found->second.values.data(), data.data(), data.size()) == 0);
         }

@@ -3,6 +3,8 @@
 #include "src/train/evaluate.h"
 #include "src/train/trainer.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
@@ -986,6 +988,27 @@ TEST_CASE("a recorded step trains as one that runs op by op: the same bits, what
         CHECK(resumed->losses == plain->losses);
         CHECK(resumed->weights() == plain->weights());
     }
+}
+
+TEST_CASE("ranks with SIGTERM leave once one of them asks for it, if any are left") {
+    const auto agreed = [](std::vector<int> wishes, bool elastic = true) {
+        Counters sums = {};
+        for (const int wish : wishes) {
+            Counters own;
+            set_counters(own, {}, wish);
+            for (int i = 0; i < StepCounters::kSize; ++i) sums[i] += own[i];
+        }
+        return agreed_wish(sums, int(wishes.size()), elastic);
+    };
+    constexpr int kLeave = SIGTERM + kNewRing;
+    CHECK(agreed({0, 0, 0}) == 0);
+    CHECK(agreed({0, SIGTERM, 0}) == 0);  // the others may get it too
+    CHECK(agreed({0, kLeave, 0}) == kNewRing);
+    CHECK(agreed({SIGTERM, kLeave, 0}) == kNewRing);
+    CHECK(agreed({SIGTERM, SIGTERM, SIGTERM}) == SIGTERM);
+    CHECK(agreed({0, SIGTERM, 0}, false) == SIGTERM);
+    CHECK(agreed({0, kLeave, SIGINT}) == SIGINT);
+    CHECK(agreed({SIGTERM}) == SIGTERM);
 }
 
 TEST_CASE("batch norm groups are cut from the global slice") {

@@ -25,20 +25,22 @@ void CpuBackend::layer_norm(Tensor x, float eps, Tensor y, float* rstd) {
     check_same("x", x, "y", y);
     const int C = x.C;
     with_type(x.type, [&]<class T>(T) {
-        cpu_.pool.for_ranges(size_t(x.N) * x.H * x.W, 64, [&](size_t begin, size_t end) {
-            for (size_t pixel = begin; pixel < end; ++pixel) {
-                const T* from = elements<T>(x) + pixel * C;
-                T* to = elements<T>(y) + pixel * C;
-                const float mean = sum_over(C, [&](int c) { return float(from[c]); }) / float(C);
-                const auto square = [&](int c) {
-                    return (float(from[c]) - mean) * (float(from[c]) - mean);
-                };
-                const float scale = 1 / std::sqrt(sum_over(C, square) / float(C) + eps);
+        cpu_.pool.for_ranges(
+            size_t(x.N) * x.H * x.W, kGrain / (C + 1) + 1, [&](size_t begin, size_t end) {
+                for (size_t pixel = begin; pixel < end; ++pixel) {
+                    const T* from = elements<T>(x) + pixel * C;
+                    T* to = elements<T>(y) + pixel * C;
+                    const float mean =
+                        sum_over(C, [&](int c) { return float(from[c]); }) / float(C);
+                    const auto square = [&](int c) {
+                        return (float(from[c]) - mean) * (float(from[c]) - mean);
+                    };
+                    const float scale = 1 / std::sqrt(sum_over(C, square) / float(C) + eps);
 #pragma GCC ivdep
-                for (int c = 0; c < C; ++c) to[c] = (float(from[c]) - mean) * scale;
-                if (rstd) rstd[pixel] = scale;
-            }
-        });
+                    for (int c = 0; c < C; ++c) to[c] = (float(from[c]) - mean) * scale;
+                    if (rstd) rstd[pixel] = scale;
+                }
+            });
     });
 }
 
@@ -47,18 +49,20 @@ void CpuBackend::layer_norm_grad(Tensor y, const float* rstd, Tensor dy, Tensor 
     check_same("y", y, "dx", dx);
     const int C = y.C;
     with_type(y.type, [&]<class T>(T) {
-        cpu_.pool.for_ranges(size_t(y.N) * y.H * y.W, 64, [&](size_t begin, size_t end) {
-            for (size_t pixel = begin; pixel < end; ++pixel) {
-                const T *out = elements<T>(y) + pixel * C, *grad = elements<T>(dy) + pixel * C;
-                T* to = elements<T>(dx) + pixel * C;
-                const auto product = [&](int c) { return float(grad[c]) * float(out[c]); };
-                const float mean = sum_over(C, [&](int c) { return float(grad[c]); }) / float(C);
-                const float slope = sum_over(C, product) / float(C), scale = rstd[pixel];
+        cpu_.pool.for_ranges(
+            size_t(y.N) * y.H * y.W, kGrain / (C + 1) + 1, [&](size_t begin, size_t end) {
+                for (size_t pixel = begin; pixel < end; ++pixel) {
+                    const T *out = elements<T>(y) + pixel * C, *grad = elements<T>(dy) + pixel * C;
+                    T* to = elements<T>(dx) + pixel * C;
+                    const auto product = [&](int c) { return float(grad[c]) * float(out[c]); };
+                    const float mean =
+                        sum_over(C, [&](int c) { return float(grad[c]); }) / float(C);
+                    const float slope = sum_over(C, product) / float(C), scale = rstd[pixel];
 #pragma GCC ivdep
-                for (int c = 0; c < C; ++c)
-                    to[c] = scale * (float(grad[c]) - mean - float(out[c]) * slope);
-            }
-        });
+                    for (int c = 0; c < C; ++c)
+                        to[c] = scale * (float(grad[c]) - mean - float(out[c]) * slope);
+                }
+            });
     });
 }
 

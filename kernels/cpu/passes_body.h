@@ -22,7 +22,8 @@ inline Vec exponential(Vec x) {
 }
 inline Vec sigmoid(Vec x) { return 1 / (1 + exponential(-x)); }
 // Of a normal number: the density at x, and the probability of a number below x with an error of
-// at most 7.5·10⁻⁸. Abramowitz, Stegun, "Handbook of Mathematical Functions" (1964), 26.2.17.
+// at most 7.5·10⁻⁸ before rounding. Abramowitz, Stegun, "Handbook of Mathematical Functions"
+// (1964), 26.2.17.
 struct Normal {
     Vec density, below;
 };

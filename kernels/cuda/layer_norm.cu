@@ -1,8 +1,11 @@
 // layer_norm.cu — over the channels of each pixel.   Twin: kernels/cpu/layer_norm.cpp
 //
+//   y  = (x − mean)·rstd          dx = rstd·(dy − mean(dy) − y·mean(dy·y))
+//
 //   grid    one warp a pixel, 8 warps a block; lane l takes the channels l, l+32, …
-//   bytes   forward x read, y written; backward y, dy read, dx written; repeated reads hit the
-//   cache order   lanes first, then a tree over the warp (shuffles)
+//   bytes   forward x read, y written; backward y and dy read, dx written. Memory-bound: a number
+//           is read again from the cache.
+//   order   lanes first, then a tree over the warp (shuffles)
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/shapes.h"

@@ -28,9 +28,11 @@ void Timeline::renew_anchor() {
 }
 
 cudaEvent_t Timeline::take_event() {
-    if (spare_.empty()) CUDA_CHECK(cudaEventCreate(&spare_.emplace_back()));
-    const cudaEvent_t event = spare_.back();
-    spare_.pop_back();
+    cudaEvent_t event;
+    if (spare_.empty())
+        CUDA_CHECK(cudaEventCreate(&event));
+    else
+        event = spare_.back(), spare_.pop_back();
     return event;
 }
 

@@ -47,7 +47,7 @@ struct Graph {
 
     // The name of a param. The file will contain it.
     std::string weight(const LayerText& layer, const char* part) {
-        const std::string name = cat(prefix, layer.name, *part ? "." : "", part);
+        const std::string name = cat(prefix, layer.name, ".", part);
         used[name] = &weights.tensors.at(name);
         return name;
     }
@@ -174,11 +174,14 @@ void excite(const LayerText& layer, Graph& graph) {
 }
 
 void layer_norm(const LayerText& layer, Graph& graph) {
-    graph.add("Transpose", {graph.value}, {attribute("perm", {0, 2, 3, 1})});
+    const auto turn = [&](std::initializer_list<int> perm) {
+        if (!graph.is_row) graph.add("Transpose", {graph.value}, {attribute("perm", perm)});
+    };
+    turn({0, 2, 3, 1});
     graph.add("LayerNormalization",
               {graph.value, graph.weight(layer, "weight"), graph.weight(layer, "bias")},
               {attribute("axis", -1), attribute("epsilon", layer.eps)});
-    graph.add("Transpose", {graph.value}, {attribute("perm", {0, 3, 1, 2})});
+    turn({0, 3, 1, 2});
 }
 
 // x·(erf(x/√2) + 1)/2
@@ -193,13 +196,27 @@ void gelu(const LayerText&, Graph& graph) {
     graph.add("Mul", {graph.value, x});
 }
 
-// A convolution, whose weights have four dimensions in ONNX.
+void linear(const LayerText& layer, Graph& graph) {
+    graph.make_row();
+    graph.add("Gemm", graph.with_weights(layer), {attribute("transB", 1)});
+}
+
+// On an image, a convolution, whose weights have four dimensions in ONNX.
 void pointwise(const LayerText& layer, Graph& graph) {
-    std::vector<std::string> inputs = graph.with_weights(layer);
+    if (graph.is_row) return linear(layer, graph);
+    const std::vector<std::string> inputs = graph.with_weights(layer);
     StoredTensor weights = *graph.used[inputs[1]];
     weights.shape.insert(weights.shape.end(), 2, 1);
     graph.constant(inputs[1], std::move(weights));
     graph.add("Conv", inputs);
+}
+
+// The name of the weights has a slash: without ".weight" it might be that of a value.
+void scale(const LayerText& layer, Graph& graph) {
+    const std::string name = graph.prefix + layer.name;
+    StoredTensor weights = graph.weights.tensors.at(name);
+    if (graph.is_row) weights.shape.resize(1);
+    graph.add("Mul", {graph.value, graph.constant(name + "/weight", std::move(weights))});
 }
 
 struct Form {
@@ -223,11 +240,7 @@ constexpr Form kForms[] = {
     {"hardswish", [](auto&, auto& graph) { graph.add("HardSwish", {graph.value}); }},
     {"layernorm", layer_norm},
     {"leaky_relu", [](auto& layer, auto& graph) { graph.add_bent("LeakyRelu", layer.number); }},
-    {"linear",
-     [](auto& layer, auto& graph) {
-         graph.make_row();
-         graph.add("Gemm", graph.with_weights(layer), {attribute("transB", 1)});
-     }},
+    {"linear", linear},
     {"maxpool", [](auto& layer, auto& graph) { slide("MaxPool", {graph.value}, layer, graph); }},
     {"pointwise", pointwise},
     {"relu", [](auto&, auto& graph) { graph.add("Relu", {graph.value}); }},
@@ -237,10 +250,7 @@ constexpr Form kForms[] = {
                             graph.constant("relu6.max", {"F32", {}, {6}})});
      }},
     {"residual", residual},
-    {"scale",
-     [](auto& layer, auto& graph) {
-         graph.add("Mul", {graph.value, graph.weight(layer, "")});
-     }},
+    {"scale", scale},
     {"sigmoid", [](auto&, auto& graph) { graph.add("Sigmoid", {graph.value}); }},
     {"silu",
      [](auto&, auto& graph) {

@@ -52,7 +52,7 @@ SafeTensors export_weights(Model& model, Backend& backend, int64_t steps) {
         values = transposed(std::move(values), *param, /*to_ours=*/false);
         content.tensors[param->name] = {"F32", shape_in_files(*param), std::move(values)};
         if (param->name.ends_with(".running_var"))
-            content.tensors[layer_name(param->name) + kTracked] = {
+            content.tensors[layer_name(*param) + kTracked] = {
                 "I64", {}, {param->frozen ? 0 : float(steps)}};
     }
     return content;
@@ -72,12 +72,12 @@ ImportReport import_weights(const SafeTensors& from, Model& model, Backend& back
         if (!partial)
             fail("'", param->name, "' is ", shape_text(found->second.shape), " in the weights, ",
                  shape_text(shape), " in the model");
-        misfits.insert(layer_name(param->name));
+        misfits.insert(layer_name(*param));
     }
 
     ImportReport report;
     for (const Param* param : model.params().all()) {
-        if (misfits.count(layer_name(param->name))) {
+        if (misfits.count(layer_name(*param))) {
             report.fresh.push_back(param->name);
             continue;
         }

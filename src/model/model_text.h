@@ -7,7 +7,7 @@
 //   linear NAME out COUNT [bias yes|no] [init INIT]
 //   pointwise NAME out COUNT [bias yes|no] [init INIT]   linear on the channels of each pixel
 //   batchnorm NAME [eps E]                      E is 0.00001 by default
-//   layernorm NAME [eps E]                      over the channels of each pixel
+//   layernorm NAME [eps E]                      over the channels of each pixel; E as above
 //   scale NAME start V                          each channel times a weight, which starts as V
 //   maxpool size W [stride W] [pad PAD] [ceil yes|no]    stride is the size by default
 //   avgpool size W [stride W] [pad PAD]         padding counts as zeros
@@ -33,12 +33,12 @@
 //   ceil   yes: the last window may be partly outside of the image (PyTorch's ceil_mode)
 //   INIT   he       normal, deviation √(2/(out·size)); biases 0        (default of conv2d)
 //          he_in    normal, deviation √(2/inputs); biases 0
-//          uniform  ±1/√inputs, biases too                             (default of linear)
-//          0.01     normal with this deviation; biases 0
-//          whiten   filters that make the pixels of a patch uncorrelated, from the training images
+//          uniform  ±1/√inputs, biases too                             (default of linear,
+//          pointwise) 0.01     normal with this deviation; biases 0 whiten   filters that make the
+//          pixels of a patch uncorrelated, from the training images
 //                   (data/whiten.h); of a first conv2d with 2·size·channels outputs
 //
-// One layer per line; options in any order. The params of a layer are NAME.weight and NAME.bias.
+// One layer per line; options in any order. Params are NAME.weight and NAME.bias, of scale NAME.
 #pragma once
 
 #include <string>
@@ -62,7 +62,7 @@ struct LayerText {
     bool bias = true, relu = true;
     InitRule init = InitRule::kDefault;
     float deviation = 0;        // of kNormal
-    float eps = 1e-5f;          // of batchnorm
+    float eps = 1e-5f;          // of batchnorm, layernorm
     float number = 0;           // P, A, or V
     int rows = 0, columns = 0;  // W directly after the kind; else 0
     // Of branches and excite; of residual: its layers and, if it has one, its shortcut.

@@ -322,7 +322,7 @@ std::string googlenet() {
 }
 
 // Liu, Mao, Wu, Feichtenhofer, Darrell, Xie, "A ConvNet for the 2020s" (2022), without its
-// stochastic depth. torchvision cuts its normal start values at two deviations.
+// stochastic depth.
 std::string convnext_tiny() {
     const std::string eps = " eps 0.000001\n", init = " init 0.02\n";
     struct {

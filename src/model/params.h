@@ -74,9 +74,9 @@ struct Param {
     Tensor value = {}, grad = {}, operand = {};
 };
 
-// "layer1.0.conv1" of the parameter "layer1.0.conv1.weight".
-inline std::string layer_name(const std::string& param) {
-    return param.substr(0, param.rfind('.'));
+// "layer1.0.conv1" of the parameter "layer1.0.conv1.weight". A scale has its layer's name.
+inline std::string layer_name(const Param& param) {
+    return param.dims == 3 ? param.name : param.name.substr(0, param.name.rfind('.'));
 }
 
 // A checksum of the bits of floats, in order, to compare the weights of two ranks.

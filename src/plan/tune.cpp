@@ -95,7 +95,11 @@ int race(std::vector<Setup>& setups, const MeasureSetup& measure) {
 uint16_t free_port() {
     asio::io_context io;
     const tcp::endpoint any(asio::ip::address_v4::loopback(), 0);
-    return tcp::acceptor(io, any, /*reuse_addr=*/false).local_endpoint().port();
+    try {
+        return tcp::acceptor(io, any, /*reuse_addr=*/false).local_endpoint().port();
+    } catch (const std::system_error& e) {
+        fail("no port is free on 127.0.0.1: ", reason(e.code()));
+    }
 }
 
 Speed speed_of_log(const std::string& path) {

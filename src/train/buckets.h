@@ -1,10 +1,8 @@
 // buckets.h — the bytes that a step sends: the size of buckets, and what a linear layer's gradient
-// costs. Arithmetic only: GradReducer sends them.
+// costs.
 #pragma once
 
 #include <cstddef>
-
-#include "src/config/config.h"
 
 namespace convoy {
 

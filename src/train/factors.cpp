@@ -14,7 +14,7 @@ std::vector<FactorChoice> choose_factors(Params& params, int64_t batch, RingSize
     std::vector<FactorChoice> choices;
     for (Param* w : params.all()) {
         if (!w->is_linear || w->frozen) continue;
-        Param* b = params.find(layer_name(w->name) + ".bias");
+        Param* b = params.find(layer_name(*w) + ".bias");
         if (b && b->frozen) b = nullptr;
         const double in = w->shape.C, out = w->shape.N;
         const double dense = 2 * a_float(ring.around) * (in * out + (b ? out : 0));
@@ -42,7 +42,7 @@ std::string traffic_text(const Params& params, std::span<const FactorChoice> cho
         if (!choice.use) continue;
         as_factors +=
             fmt::format("{}{} {:.1f} MB as factors instead of {:.1f}",
-                        as_factors.empty() ? ": " : ", ", layer_name(choice.w->name),
+                        as_factors.empty() ? ": " : ", ", layer_name(*choice.w),
                         choice.traffic.factor_bytes / unit, choice.traffic.dense_bytes / unit);
     }
     if (ring.around == 1 && ring.ranks > 1 && sent == 0)

@@ -45,7 +45,7 @@ Replicas::Replicas(Model& model, Backend& backend,
     size_t begin = 0;
     for (Param* w : params_.all()) {
         if (!w->is_linear || w->frozen) continue;
-        Param* const b = params_.find(layer_name(w->name) + ".bias");
+        Param* const b = params_.find(layer_name(*w) + ".bias");
         joined_.push_back({w, b && !b->frozen ? b : nullptr});
         summed_.push_back({begin, w->offset});
         begin = w->offset + w->shape.elems();

@@ -14,8 +14,8 @@ void BatchStatistics::plan(Shape x, MemoryPlan& plan, bool training) {
 
 const Moments* BatchStatistics::moments(Tensor x, const Pass& pass) {
     if (!pass.training || !mean_rstd) return nullptr;
-    ENSURE(pass.groups.size() >= 1 && pass.groups.back() == x.N, layer_name(running_mean_.name),
-           " got ", x.N, " images in ", pass.groups.size(), " bounds of groups");
+    ENSURE(pass.groups.size() >= 1 && pass.groups.back() == x.N, layer_name(running_mean_), " got ",
+           x.N, " images in ", pass.groups.size(), " bounds of groups");
     // Both sums are contiguous: the running variance is joined to the mean.
     moments_ = {pass.groups, eps_, mean_rstd.first(x.N).floats(), running_mean_.grad.floats()};
     return &moments_;
