@@ -62,7 +62,7 @@ struct Activation {
     float slope = 0;  // not negative
     constexpr bool needs_x() const { return kind >= kSilu; }
     // Whether batch norm can apply it to its output.
-    constexpr bool fits_norm() const { return kind <= kRelu6 || needs_x(); }
+    constexpr bool fits_norm() const { return kind <= kRelu6 || (needs_x() && kind < kGelu); }
     constexpr explicit operator bool() const { return kind != kNone; }
 };
 

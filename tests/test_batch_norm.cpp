@@ -54,10 +54,10 @@ struct Act {
     Activation f;
     bool residual;
 };
-constexpr Act kActs[] = {{{Activation::kNone}, false},      {{Activation::kNone}, true},
-                         {{Activation::kRelu}, false},      {{Activation::kRelu}, true},
-                         {{Activation::kRelu6}, false},     {{Activation::kSilu}, false},
-                         {{Activation::kHardSwish}, false}, {{Activation::kGelu}, false}};
+constexpr Act kActs[] = {{{Activation::kNone}, false},     {{Activation::kNone}, true},
+                         {{Activation::kRelu}, false},     {{Activation::kRelu}, true},
+                         {{Activation::kRelu6}, false},    {{Activation::kSilu}, false},
+                         {{Activation::kHardSwish}, false}};
 
 // dy = 0 where z is so near to a bend of the activation that rounding decides on which side it is.
 void leave_out_bends(const std::vector<double>& z, Precision precision, std::vector<float>& dy) {

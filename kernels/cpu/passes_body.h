@@ -81,8 +81,8 @@ inline void with_norm_kind(Activation act, bool residual, F&& f) {
     if (residual)
         with_kind<Kind::kNone, Kind::kRelu>(act, [&](auto kind) { f(kind, std::true_type()); });
     else
-        with_kind<Kind::kNone, Kind::kRelu, Kind::kRelu6, Kind::kSilu, Kind::kHardSwish,
-                  Kind::kGelu>(act, [&](auto kind) { f(kind, std::false_type()); });
+        with_kind<Kind::kNone, Kind::kRelu, Kind::kRelu6, Kind::kSilu, Kind::kHardSwish>(
+            act, [&](auto kind) { f(kind, std::false_type()); });
 }
 
 // Calls f(first, count) for n numbers: whole vectors, then the remainder.
