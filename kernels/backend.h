@@ -57,7 +57,7 @@ struct Activation {
         kHardSigmoid,  // min(1, max(0, x/6 + 1/2))
         kSilu,         // x·sigmoid(x)                                      gradient from x
         kHardSwish,    // x·hardsigmoid(x)                                  gradient from x
-        kGelu,         // x·Φ(x), Φ the distribution of a normal number     gradient from x
+        kGelu,         // x·Φ(x), Φ the normal distribution function        gradient from x
     } kind = kRelu;
     float slope = 0;  // not negative
     constexpr bool needs_x() const { return kind >= kSilu; }

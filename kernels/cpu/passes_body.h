@@ -21,9 +21,9 @@ inline Vec exponential(Vec x) {
     return e * (Vec)(((Ints)shifted << 23) + 0x3F800000);
 }
 inline Vec sigmoid(Vec x) { return 1 / (1 + exponential(-x)); }
-// Of a normal number: the density at x, and the probability of a number below x with an error of
-// at most 7.5·10⁻⁸ before rounding. Abramowitz, Stegun, "Handbook of Mathematical Functions"
-// (1964), 26.2.17.
+// The standard normal distribution: its density at x, and the probability of a value below x.
+// Before rounding, the probability is off by at most 7.5·10⁻⁸. Formula 26.2.17 of Abramowitz,
+// Stegun, "Handbook of Mathematical Functions" (1964).
 struct Normal {
     Vec density, below;
 };

@@ -10,7 +10,7 @@ __device__ inline float sigmoid(float x) { return 1 / (1 + expf(-x)); }
 // max() and min() would turn a NaN into a number, and hide it.
 __device__ inline float clamped(float x, float most) { return x < 0 ? 0.0f : x > most ? most : x; }
 
-// The probability of a normal number below x.
+// Φ(x): the probability that a standard normal number is below x.
 __device__ inline float normal_below(float x) { return 0.5f * erfcf(-0.707106781f * x); }
 
 struct Activate {

@@ -201,7 +201,7 @@ void linear(const LayerText& layer, Graph& graph) {
     graph.add("Gemm", graph.with_weights(layer), {attribute("transB", 1)});
 }
 
-// On an image, a convolution, whose weights have four dimensions in ONNX.
+// On a row it is a linear layer. On an image it is a Conv, whose weights need four dimensions.
 void pointwise(const LayerText& layer, Graph& graph) {
     if (graph.is_row) return linear(layer, graph);
     const std::vector<std::string> inputs = graph.with_weights(layer);
@@ -211,7 +211,7 @@ void pointwise(const LayerText& layer, Graph& graph) {
     graph.add("Conv", inputs);
 }
 
-// The name of the weights has a slash: without ".weight" it might be that of a value.
+// "NAME/weight": a bare NAME could be the name of a value. No layer has a slash in its name.
 void scale(const LayerText& layer, Graph& graph) {
     const std::string name = graph.prefix + layer.name;
     StoredTensor weights = graph.weights.tensors.at(name);

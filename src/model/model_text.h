@@ -17,7 +17,7 @@
 //   leaky_relu A, elu A                         x < 0: A·x, A·(eˣ − 1)
 //   sigmoid, silu                               1/(1 + e⁻ˣ), x·sigmoid(x)
 //   hardsigmoid, hardswish                      x/6 + 1/2 from 0 to 1, x·hardsigmoid(x)
-//   gelu                                        x·Φ(x), Φ the distribution of a normal number
+//   gelu                                        x·Φ(x), Φ the normal distribution function
 //   flatten                                     before a linear layer, unless there is one pixel
 //   residual NAME [relu yes|no] … [shortcut …] end    relu(first layers + shortcut); without
 //                                               shortcut + input; names get the prefix "NAME."
@@ -33,12 +33,12 @@
 //   ceil   yes: the last window may be partly outside of the image (PyTorch's ceil_mode)
 //   INIT   he       normal, deviation √(2/(out·size)); biases 0        (default of conv2d)
 //          he_in    normal, deviation √(2/inputs); biases 0
-//          uniform  ±1/√inputs, biases too                             (default of linear,
-//          pointwise) 0.01     normal with this deviation; biases 0 whiten   filters that make the
-//          pixels of a patch uncorrelated, from the training images
+//          uniform  ±1/√inputs, biases too                 (default of linear and pointwise)
+//          0.01     normal with this deviation; biases 0
+//          whiten   filters that make the pixels of a patch uncorrelated, from the training images
 //                   (data/whiten.h); of a first conv2d with 2·size·channels outputs
 //
-// One layer per line; options in any order. Params are NAME.weight and NAME.bias, of scale NAME.
+// One layer per line; options in any order. Params are NAME.weight and NAME.bias; of a scale, NAME.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // LayerNorm — y = gamma·(x − mean)·rstd + beta over the channels of each pixel. Ba, Kiros, Hinton,
-// "Layer Normalization" (2016). A scale is only y = gamma·x. Channels are multiplied as by a
-// depthwise convolution of 1x1, whose ops compute the gradients of gamma and beta too.
+// "Layer Normalization" (2016). The layer `scale` computes only y = gamma·x. A depthwise
+// convolution of 1x1 applies gamma and beta; its ops also compute their gradients.
 #include "src/model/layers/layers.h"
 
 namespace convoy {
