@@ -138,6 +138,20 @@ residual w relu no
   pointwise q out 8 bias no
   scale s start 0.5
 end
+branches split yes shuffle yes
+|
+  conv2d y1 out 4 size 3 pad 1 bias no
+  batchnorm y2
+  relu
+end
+branches shuffle yes
+  conv2d z1 out 6 size 1
+|
+  conv2d z2 out 6 size 1
+  relu
+|
+  conv2d z3 out 6 size 3 pad 1
+end
 branches
   avgpool size 2x1 stride 1
   flatten
@@ -263,6 +277,15 @@ static std::string random_layers(Random& random, int depth, int& name, int layer
                 cat("excite\n", random_layers(random, depth + 1, name, int(random.below(2)), true),
                     "avgpool 1\nconv2d ", id, " out 4 size 1\n",
                     random.below(2) ? "silu\n" : "sigmoid\n", "end\n");
+        } else if (kind == 8 && depth < 2 && random.below(3) == 0) {
+            text += cat("conv2d ", id, " out 4 size 1\nbranches split yes shuffle ",
+                        random.below(2) ? "yes\n" : "no\n");
+            if (random.below(2))
+                text += random_layers(random, depth + 1, name, int(random.below(3)), true) +
+                        cat("conv2d ", id, "a out 2 size 1\n");
+            text +=
+                cat("|\n", random_layers(random, depth + 1, name, int(random.below(3)), true),
+                    "conv2d ", id, "b out 2 size 1\n", random.below(2) ? "relu\n" : "", "end\n");
         } else if (kind == 8 && depth < 2) {
             text += "branches\n";
             for (uint64_t more = 1 + random.below(2); more > 0; --more)
@@ -624,6 +647,13 @@ TEST_CASE("networks of torchvision give its logits and gradients from the same w
          -16.30009,
          2e-5,
          2e-5},
+        {"shufflenet_v2_x1_0",
+         {6.078715, 18.22195, -12.15141, 6.663466, 21.51667, -13.57385},
+         {1.257245, 6.538567, -3.669548, 1.365264, 6.787826, -3.945695},
+         391.191,
+         18.5943,
+         1e-3,
+         0.1},
         {"googlenet",
          {-191.2083, -639.8595, -919.0771, -129.1757, -716.9176, -1044.748},
          {-0.5555313, -1.556772, 1.016729, 0.1696051, -2.308628, 0.5033253},

@@ -50,6 +50,7 @@ TEST_CASE("the built-in networks have torchvision's number of parameters at 1000
         {"densenet169", 14'149'480, 6.720},       {"mobilenet_v3_small", 2'542'856, 0.113},
         {"mobilenet_v3_large", 5'483'032, 0.433}, {"efficientnet_b0", 5'288'548, 0.772},
         {"regnet_y_400mf", 4'344'144, 0.804},     {"convnext_tiny", 28'589'128, 8.912},
+        {"shufflenet_v2_x1_0", 2'278'604, 0.290},
     };
     for (auto& [name, params, gflop] : cases) {
         CAPTURE(name);

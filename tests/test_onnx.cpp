@@ -57,6 +57,13 @@ conv2d e2 out 30 size 1
 hardsigmoid
 end
 hardswish
+branches split yes shuffle yes
+|
+conv2d h1 out 10 size 1
+|
+conv2d h2 out 10 size 3 pad 1
+relu
+end
 excite
 avgpool 1
 linear e3 out 30
@@ -166,7 +173,8 @@ TEST_CASE("onnx: nodes read what is there before them, and the weights are those
                 CAPTURE(std::string(read.bytes));
                 CHECK(known.contains(std::string(read.bytes)));
             }
-            CHECK(known.insert(proto_text(node.bytes, 2)).second);
+            for (const ProtoField& made : proto_all(node.bytes, 2))
+                CHECK(known.insert(std::string(made.bytes)).second);
         }
         CHECK(proto_all(graph, 12).size() == 1 + preprocessing);
         for (const ProtoField& output : proto_all(graph, 12))

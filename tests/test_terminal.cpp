@@ -240,8 +240,8 @@ TEST_CASE("program: --quiet leaves the answer, --verbose tells times") {
     CHECK(status == 0);
     for (const char* text : {"--seed is from CONVOY_SEED", " written in ", " s  took "})
         CHECK(contains(output, text));
-    CHECK(run_trainer({"export", "--from", run, "--out", folder / "a.onnx", "--format", "onnx",
-                       "--quiet"}) == std::pair(0, std::string()));
+    CHECK(run_trainer({"export", "--from", run, "--out", folder / "a.onnx", "--quiet"}) ==
+          std::pair(0, std::string()));
     const std::string quiet = run_trainer({"eval", "--from", run, "--quiet"}).second;
     CHECK(quiet.starts_with("loss "));
     CHECK(lines_of(quiet).size() == 1);

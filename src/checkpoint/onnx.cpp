@@ -60,13 +60,16 @@ struct Graph {
         if (layer.bias) inputs.push_back(weight(layer, "bias"));
         return inputs;
     }
-    // op(inputs), into a new value, or into `output`.
+    // op(inputs), into a new value, or into `outputs`.
     void add(const char* op, const std::vector<std::string>& inputs,
-             const std::vector<ProtoMessage>& attributes = {}, const char* output = nullptr) {
+             const std::vector<ProtoMessage>& attributes = {},
+             const std::vector<std::string>& outputs = {}) {
         ProtoMessage node;
         for (const std::string& input : inputs) node.bytes(1, input);
-        value = output ? output : cat(op, "_", ++count);
-        node.bytes(2, value).bytes(3, value).bytes(4, op);
+        value = outputs.empty() ? cat(op, "_", ++count) : outputs.back();
+        for (const std::string& output : outputs.empty() ? std::vector{value} : outputs)
+            node.bytes(2, output);
+        node.bytes(3, value).bytes(4, op);
         for (const ProtoMessage& one : attributes) node.bytes(5, one);
         nodes.bytes(1, node);
     }
@@ -146,15 +149,27 @@ void residual(const LayerText& layer, Graph& graph) {
 }
 
 void branches(const LayerText& layer, Graph& graph) {
-    const std::string x = graph.value;
+    const int B = int(layer.branches.size());
+    std::vector<std::string> parts(layer.branches.size(), graph.value);
+    for (std::string& part : parts)
+        if (layer.split) part = cat("Split_", ++graph.count);
+    if (layer.split) graph.add("Split", {graph.value}, {attribute("axis", 1)}, parts);
     const auto [H, W, was_row] = std::tuple(graph.H, graph.W, graph.is_row);
-    std::vector<std::string> outputs;
-    for (const std::vector<LayerText>& branch : layer.branches) {
-        graph.value = x, graph.H = H, graph.W = W, graph.is_row = was_row;
-        graph.add_layers(branch);
-        outputs.push_back(graph.value);
+    for (int i = 0; i < B; ++i) {
+        graph.value = parts[i], graph.H = H, graph.W = W, graph.is_row = was_row;
+        graph.add_layers(layer.branches[i]);
+        parts[i] = graph.value;
     }
-    graph.add("Concat", outputs, {attribute("axis", 1)});
+    graph.add("Concat", parts, {attribute("axis", 1)});
+    if (!layer.shuffle) return;
+    const auto reshape = [&](std::initializer_list<int> shape) {  // 0: as before; -1: the rest
+        const std::string x = graph.value;
+        graph.add("Constant", {}, {attribute("value_ints", shape)});
+        graph.add("Reshape", {x, graph.value});
+    };
+    reshape({0, B, -1, graph.H * graph.W});
+    graph.add("Transpose", {graph.value}, {attribute("perm", {0, 2, 1, 3})});
+    reshape({0, -1, graph.H, graph.W});
 }
 
 void excite(const LayerText& layer, Graph& graph) {
@@ -306,9 +321,9 @@ void write_onnx(const std::string& path, const ModelCard& card, const SafeTensor
     }
     graph.add_layers(parse_model(card.model_text, card.model_name).layers);
     graph.make_row();
-    graph.add("Identity", {graph.value}, {}, "logits");
+    graph.add("Identity", {graph.value}, {}, {"logits"});
     if (with_preprocessing)
-        graph.add("Softmax", {"logits"}, {attribute("axis", 1)}, "probabilities");
+        graph.add("Softmax", {"logits"}, {attribute("axis", 1)}, {"probabilities"});
 
     ProtoMessage rest =
         ProtoMessage().bytes(2, card.model_name.empty() ? "model" : card.model_name);

@@ -37,8 +37,8 @@ int command_check(const CommandLine& line, Log& log, const Stop&) {
 }
 
 // The value of --format, which must be in `written`; for auto, the first format in `written`.
-static FileFormat choose_format(const Config& config, std::initializer_list<FileFormat> written) {
-    if (config.format == FileFormat::kAuto) return *written.begin();
+static FileFormat choose_format(const Config& config, const std::vector<FileFormat>& written) {
+    if (config.format == FileFormat::kAuto) return written[0];
     if (std::ranges::find(written, config.format) != written.end()) return config.format;
     std::vector<std::string> names;
     for (Config one; const FileFormat format : written) {
@@ -118,9 +118,10 @@ int command_models(const CommandLine& line, Log& log, const Stop&) {
 
 int command_export(const CommandLine& line, Log& log, const Stop&) {
     const Config& config = line.config;
-    const bool to_onnx =
-        choose_format(config, {FileFormat::kSafetensors, FileFormat::kOnnx}) == FileFormat::kOnnx;
     if (config.out.empty()) fail("export needs --out FILE");
+    std::vector formats = {FileFormat::kSafetensors, FileFormat::kOnnx};
+    if (config.out.ends_with(".onnx")) std::swap(formats[0], formats[1]);
+    const bool to_onnx = choose_format(config, formats) == FileFormat::kOnnx;
     const std::string file = find_model_file(config.from, log);
     SafeTensors content = read_safetensors(file);
     if (to_onnx) {

@@ -129,6 +129,8 @@ void take_option(Line& line, const std::string& option, LayerText& layer) {
     if (option == "bias") layer.bias = line.take_yes(option);
     if (option == "ceil") layer.ceil = line.take_yes(option);
     if (option == "relu") layer.relu = line.take_yes(option);
+    if (option == "split") layer.split = line.take_yes(option);
+    if (option == "shuffle") layer.shuffle = line.take_yes(option);
     if (option != "init") return;
     for (const auto& [name, rule] : kRules)
         if (line.take_if(name)) return void(layer.init = rule);

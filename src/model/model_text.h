@@ -21,8 +21,10 @@
 //   flatten                                     before a linear layer, unless there is one pixel
 //   residual NAME [relu yes|no] … [shortcut …] end    relu(first layers + shortcut); without
 //                                               shortcut + input; names get the prefix "NAME."
-//   branches … | … [| …] end                    the outputs of all branches, concatenated along the
-//                                               channels; a branch without layers is the input
+//   branches [split yes|no] [shuffle yes|no] … | … [| …] end    the outputs of all branches,
+//                  concatenated along the channels; a branch without layers is its input.
+//                  split yes: each branch gets an equal part of the channels of the input.
+//                  shuffle yes: channel 0 of each branch, then channel 1 of each, and so on
 //   excite … end                                the input, its channels times the block's output
 //
 //   COUNT  output channels, or "classes": the number of classes, which the last layer must have
@@ -59,7 +61,7 @@ struct LayerText {
     Window window;                    // window_of() adds the padding of "same" and "ceil"
     bool same = false, ceil = false;  // pad same; ceil yes
     int groups = 1;
-    bool bias = true, relu = true;
+    bool bias = true, relu = true, split = false, shuffle = false;
     InitRule init = InitRule::kDefault;
     float deviation = 0;        // of kNormal
     float eps = 1e-5f;          // of batchnorm, layernorm

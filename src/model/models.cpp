@@ -347,6 +347,35 @@ std::string convnext_tiny() {
            "classes" + init;
 }
 
+// Ma, Zhang, Zheng, Sun, "ShuffleNet V2" (2018). The first block of a stage filters its whole input
+// in both branches; the others pass half of the channels on. Start values are He's, not
+// torchvision's.
+std::string shufflenet_v2_x1_0() {
+    std::string text = "input 224\n" + conv_norm("conv1.0", "conv1.1", 24, 3, 2) +
+                       "relu\nmaxpool size 3 stride 2 pad 1\n";
+    struct {
+        int out, blocks;
+    } stages[] = {{116, 4}, {232, 8}, {464, 4}};
+    int in = 24, stage = 1;
+    for (const auto& [out, blocks] : stages) {
+        ++stage;
+        for (int block = 0; block < blocks; ++block) {
+            const std::string at = cat("stage", stage, ".", block, ".branch");
+            const int half = out / 2, stride = block == 0 ? 2 : 1;
+            text += cat("branches shuffle yes split ", block == 0 ? "no" : "yes", "\n");
+            if (block == 0)
+                text += conv_norm(at + "1.0", at + "1.1", in, 3, stride, in) +
+                        conv_norm(at + "1.2", at + "1.3", half, 1, 1) + "  relu\n";
+            text += "|\n" + conv_norm(at + "2.0", at + "2.1", half, 1, 1) + "  relu\n" +
+                    conv_norm(at + "2.3", at + "2.4", half, 3, stride, half) +
+                    conv_norm(at + "2.5", at + "2.6", half, 1, 1) + "  relu\nend\n";
+        }
+        in = out;
+    }
+    return text + conv_norm("conv5.0", "conv5.1", 1024, 1, 1) +
+           "relu\navgpool 1\nlinear fc out classes\n";
+}
+
 // Schindler, Lidy, Rauber, "Comparing Shallow versus Deep Neural Network Architectures for
 // Automatic Music Genre Classification" (2016). From the paper: segments of 80 mel bands x 80
 // frames, one path with filters and pools along time, one along frequency, 16 filters each, leaky
@@ -399,6 +428,7 @@ const std::map<std::string, std::string>& built_in() {
         {"densenet169", densenet({6, 12, 32, 32})},
         {"googlenet", googlenet()},
         {"convnext_tiny", convnext_tiny()},
+        {"shufflenet_v2_x1_0", shufflenet_v2_x1_0()},
         {"shallow", kShallow},
     };
     return all;

@@ -4,16 +4,27 @@
 //   x ───┼── layers ──┼── y       a branch without layers passes x on (as in a dense block)
 //        └────────────┘
 //
+// With B branches and C channels: if split, branch i gets only channels [i·C/B, (i+1)·C/B) of x.
+// If shuffled, channel c of branch i becomes channel c·B + i of y.
+//
 // Each branch's output is copied into its slice of y immediately. Backward, the branches run in
 // reverse order on their slices of dy; dx is the sum. A branch without layers adds its slice of dy.
+// If split, each branch writes its part of dx.
 #include "src/model/layers/layers.h"
 
 namespace convoy {
 
 class Branches final : public Layer {
  public:
-    Branches(const LayerText& text, const Fusion&, Builder& builder) : Layer(builder.backend) {
-        const Shape x = builder.shape;
+    Branches(const LayerText& text, const Fusion&, Builder& builder)
+        : Layer(builder.backend), splits_(text.split), shuffles_(text.shuffle) {
+        const int count = int(text.branches.size());
+        Shape x = builder.shape;
+        if (splits_) builder.check_image(text);
+        if (splits_ && x.C % count)
+            builder.error(text, "'split yes' cannot divide ", image_text(x), " by ", count,
+                          " branches; expected a multiple of ", count, " channels");
+        if (splits_) x.C /= count;
         const std::vector<Shape> flat = builder.flat;
         std::vector<Shape> flat_y;  // used if any branch was flattened
         bool flattened = false;
@@ -26,14 +37,18 @@ class Branches final : public Layer {
             if (own.H != y.H || own.W != y.W)
                 builder.error(text, "a branch ends with ", image_text(own), ", the first with ",
                               y.H, "x", y.W, "; expected the same height and width");
-            branches_.push_back({std::move(layers), y.C, own.C, {}});
+            branches_.push_back({std::move(layers), y.C, own.C, {}, {}});
+            if (shuffles_ && own.C != branches_[0].channels)
+                builder.error(text, "a branch ends with ", own.C, " channels, the first with ",
+                              branches_[0].channels, "; 'shuffle yes' needs the same number");
             y.C += own.C;
             flattened |= !builder.flat.empty();
             if (builder.flat.empty()) builder.flat = {{1, 1, 1, own.C}};
             flat_y.insert(flat_y.end(), builder.flat.begin(), builder.flat.end());
         }
         builder.flat = flattened ? flat_y : std::vector<Shape>();
-        builder.add_line(cat("concat of ", branches_.size()), y);
+        if (shuffles_) builder.check_image(text);
+        builder.add_line(cat(shuffles_ ? "shuffle of " : "concat of ", count), y);
         y_shape_ = y;
     }
 
@@ -46,7 +61,12 @@ class Branches final : public Layer {
         x_shape_ = x.shape;
         const Value shared = plan.kept(x, Keep::kValues);  // all branches read it
         for (Branch& branch : branches_) {
-            const Value own = branch.layers.plan_forward(shared, plan, training);
+            if (splits_) {
+                plan.op({x});
+                branch.x = plan.make({x.shape.N, x.shape.H, x.shape.W, split_channels()});
+            }
+            const Value own =
+                branch.layers.plan_forward(splits_ ? branch.x : shared, plan, training);
             plan.op({own, y_value_});
             if (!y_value_) y_value_ = plan.make({x.shape.N, y_shape_.H, y_shape_.W, y_shape_.C});
         }
@@ -57,12 +77,14 @@ class Branches final : public Layer {
         Value dx;
         for (size_t i = branches_.size(); i-- > 0;) {
             Branch& branch = branches_[i];
-            if (branch.layers.empty() || !(needs_dx || branch.layers.trained())) continue;
+            if (branch.layers.empty() && !splits_) continue;
+            if (!needs_dx && !branch.layers.trained()) continue;
             plan.op({dy});
             branch.dy = plan.make({dy.shape.N, dy.shape.H, dy.shape.W, branch.channels});
-            const Value own = branch.layers.plan_backward(branch.dy, plan, needs_dx, dx);
-            if (dx) plan.op({dx, own});
-            if (!dx) dx = own;
+            const Value own =
+                branch.layers.plan_backward(branch.dy, plan, needs_dx, splits_ ? Value() : dx);
+            if (dx || splits_) plan.op({dx, own});
+            if (!dx && needs_dx) dx = splits_ ? plan.make(x_shape_) : own;
         }
         if (!needs_dx) return {};
         plan.op({dy, dx});
@@ -72,8 +94,14 @@ class Branches final : public Layer {
 
     Tensor forward(Tensor x, const Pass& pass) override {
         const Tensor y = y_value_.first(x.N);
-        for (Branch& branch : branches_)
-            backend_.copy_channels(y, branch.layers.forward(x, pass), branch.first);
+        for (size_t i = 0; i < branches_.size(); ++i) {
+            Tensor own = x;
+            if (splits_) {
+                own = branches_[i].x.first(x.N);
+                backend_.copy_channels(own, x, int(i) * split_channels());
+            }
+            copy_part(y, branches_[i].layers.forward(own, pass), i);
+        }
         return y;
     }
 
@@ -84,15 +112,18 @@ class Branches final : public Layer {
             Branch& branch = branches_[i];
             if (!branch.dy) continue;
             const Tensor slice = branch.dy.first(dy.N);
-            backend_.copy_channels(slice, dy, branch.first);
+            copy_part(slice, dy, i);
             const Tensor own = branch.layers.backward(slice, pass, listener);
-            if (dx && any && !branch.layers.adds) backend_.add(dx, own);
+            if (dx && splits_)
+                backend_.copy_channels(dx, own, int(i) * split_channels());
+            else if (dx && any && !branch.layers.adds)
+                backend_.add(dx, own);
             any = true;  // the first branch's dx becomes the sum
         }
         if (!dx_value_) return {};
-        for (const Branch& branch : branches_) {
-            if (!branch.layers.empty()) continue;
-            backend_.copy_channels(dx, dy, branch.first, any);
+        for (size_t i = 0; i < branches_.size() && !splits_; ++i) {
+            if (!branches_[i].layers.empty()) continue;
+            copy_part(dx, dy, i, any);
             any = true;
         }
         return dx;
@@ -102,14 +133,31 @@ class Branches final : public Layer {
     struct Branch {
         Layers layers;
         int first, channels;  // of y
+        Value x;              // its part of x, if split
         Value dy;             // its slice; empty if it has no backward pass
     };
 
+    int split_channels() const { return x_shape_.C / int(branches_.size()); }
+
+    // to = from (+= if add). One is y or dy, the other has the channels of branch i.
+    void copy_part(Tensor to, Tensor from, size_t i, bool add = false) {
+        // Shuffled channels of y are groups with one channel of each branch: channel i of more,
+        // narrower pixels.
+        const int groups = shuffles_ ? y_shape_.C / int(branches_.size()) : 1;
+        const auto grouped = [&](Tensor t) {
+            return Tensor{t.data, {t.N, t.H, t.W * groups, t.C / groups}, t.type};
+        };
+        backend_.copy_channels(grouped(to), grouped(from), shuffles_ ? int(i) : branches_[i].first,
+                               add);
+    }
+
+    const bool splits_, shuffles_;
     std::vector<Branch> branches_;
     Shape x_shape_, y_shape_;
     Value y_value_, dx_value_;
 };
 
-const LayerKind kBranches{.name = "branches", .make = make_layer<Branches>, .mark = "|"};
+const LayerKind kBranches{
+    .name = "branches", .may = "split shuffle", .make = make_layer<Branches>, .mark = "|"};
 
 }  // namespace convoy
