@@ -157,8 +157,7 @@ static std::string sync_text(const Config& config) {
                    lags || config.servers > 1 ? cat(":", config.servers) : "",
                    lags ? ":" + config.staleness : "");
     }
-    if (config.outer == OuterKind::kOff)
-        return config.sync_every > 1 ? cat("average:", config.sync_every) : "ring";
+    if (!config.outer) return config.sync_every > 1 ? cat("average:", config.sync_every) : "ring";
     const bool is_usual =
         config.outer_lr == usual.outer_lr && config.outer_momentum == usual.outer_momentum;
     return cat("diloco:", config.sync_every,
@@ -181,7 +180,7 @@ static void set_sync(Config& config, const std::string& text, const std::string&
         config.sync_every = reading.number(reading.parts(1, 1)[1], 1, 1'000'000'000);
     } else if (name == "diloco") {
         const auto parts = reading.parts(1, 3);
-        config.outer = OuterKind::kNesterov;
+        config.outer = true;
         config.sync_every = reading.number(parts[1], 2, 1'000'000'000);
         if (parts.size() > 2) config.outer_lr = reading.number(parts[2], 0.0, 100.0);
         if (parts.size() > 3) config.outer_momentum = reading.number(parts[3], 0.0, 0.9999);

@@ -24,7 +24,6 @@ enum class GraphMode { kAuto, kOn, kOff };
 enum class WireType { kFp32, kBf16 };
 enum class FactorMode { kAuto, kOn, kOff };
 enum class SyncKind { kRing, kServer, kAsync };
-enum class OuterKind { kOff, kSgd, kNesterov };
 enum class Toggle { kOn, kOff };
 enum class ShardMode { kAll, kMine };
 enum class Tta { kOff, kFlip, kShift };  // test-time augmentation
@@ -102,7 +101,7 @@ struct Config {
     int servers = 1;
     std::string staleness = "3";
     int sync_every = 1;
-    OuterKind outer = OuterKind::kOff;
+    bool outer = false;  // --sync diloco
     double outer_lr = 0.7, outer_momentum = 0.9;
     int pipeline = 1, micro = 8;
     std::string split;

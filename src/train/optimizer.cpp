@@ -37,7 +37,7 @@ std::vector<std::string> Optimizer::state_names() const {
     std::vector<std::string> names = {"momentum"};
     if (is_adamw()) names = {"mean", "square"};
     if (config_.ema > 0) names.push_back(kAverageState);
-    if (has_outer()) names.push_back(kOuterState);
+    if (config_.outer) names.push_back(kOuterState);
     return names;
 }
 

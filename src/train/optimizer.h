@@ -53,11 +53,10 @@ class Optimizer {
     // In device memory: the weights, then each state arena.
     std::vector<std::span<float>> arenas() const;
     // The momentum of DiLoCo (weight_average.cpp), or null; and the other state arenas.
-    float* outer() const { return has_outer() ? state_.back() : nullptr; }
-    std::span<float* const> inner() const { return {state_.data(), state_.size() - has_outer()}; }
+    float* outer() const { return config_.outer ? state_.back() : nullptr; }
+    std::span<float* const> inner() const { return {state_.data(), state_.size() - config_.outer}; }
 
  private:
-    bool has_outer() const { return config_.outer != OuterKind::kOff; }
     // With two moments; else SGD or Muon, with momentum.
     bool is_adamw() const { return config_.optimizer == OptimizerKind::kAdamw; }
     float rate_of(const Param& param) const;

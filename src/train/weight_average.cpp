@@ -8,7 +8,6 @@
 //   average   w' = w + d                                 local SGD: Stich (ICLR 2019)
 //   diloco    v  = M·v + d                               v: the outer momentum, 0 at first
 //             w' = w + LR·(d + M·v)   Nesterov           diloco:H:LR:M, by default 0.7 and 0.9
-//             w' = w + LR·v           SGD                LR = 1, M = 0: average, bit for bit
 //
 // DiLoCo: Douillard et al. (2023). Running statistics and the optimizer's state become their plain
 // mean (momentum: Yu, Jin, Yang, ICML 2019), so a checkpoint holds one state for any number of
@@ -36,8 +35,6 @@ class WeightAverage final : public Sync {
     explicit WeightAverage(const SyncParts& parts)
         : Sync(parts.communicator),
           every_(parts.config.sync_every),
-          outer_(parts.config.outer != OuterKind::kOff),
-          nesterov_(parts.config.outer == OuterKind::kNesterov),
           bf16_wire_(parts.config.wire == WireType::kBf16),
           lr_(float(parts.config.outer_lr)),
           momentum_(float(parts.config.outer_momentum)),
@@ -104,7 +101,8 @@ class WeightAverage final : public Sync {
             "weights and optimizer state averaged every {} steps: {:.2f} MB per rank and step, "
             "gradients would be {:.2f}",
             every_, mb / double(every_), mb * double(params_.grads_size) / double(floats()));
-        if (outer_) text += fmt::format("; DiLoCo, lr {:g}, momentum {:g}", lr_, momentum_);
+        if (optimizer_.outer())
+            text += fmt::format("; DiLoCo, lr {:g}, momentum {:g}", lr_, momentum_);
         return text;
     }
 
@@ -165,14 +163,14 @@ class WeightAverage final : public Sync {
         if (float* const v = optimizer_.outer()) {
             stepped = params_.trained_size;
             backend_.axpby(1, d, momentum_, v, stepped);
-            backend_.axpby(nesterov_ ? lr_ * momentum_ : lr_, v, 1, w, stepped);
-            if (nesterov_) backend_.axpby(lr_, d, 1, w, stepped);
+            backend_.axpby(lr_ * momentum_, v, 1, w, stepped);
+            backend_.axpby(lr_, d, 1, w, stepped);
         }
         backend_.axpby(1, d + stepped, 1, w + stepped, params_.updated_size - stepped);
     }
 
     const int64_t every_;  // H
-    const bool outer_, nesterov_, bf16_wire_;
+    const bool bf16_wire_;
     const float lr_, momentum_;  // of the outer optimizer
     Params& params_;
     Optimizer& optimizer_;
