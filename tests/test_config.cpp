@@ -1,5 +1,7 @@
 #include "src/config/config.h"
 
+#include <climits>
+
 #include "data/augment.h"
 #include "kernels/backend.h"
 #include "src/base/text.h"
@@ -282,8 +284,8 @@ TEST_CASE("options: a value of several parts sets its fields, and is printed as 
     CHECK((read("sync", "server").sync == SyncKind::kServer &&
            read("sync", "server:2").servers == 2));
     const Config async = read("sync", "async:2:none");
-    CHECK((async.sync == SyncKind::kAsync && async.servers == 2 && async.staleness == "none"));
-    CHECK((read("sync", "async").staleness == "3" && read("sync", "async:1:0").staleness == "0"));
+    CHECK((async.sync == SyncKind::kAsync && async.servers == 2 && async.staleness == INT_MAX));
+    CHECK((read("sync", "async").staleness == 3 && read("sync", "async:1:0").staleness == 0));
     const Config pipeline = read("sync", "pipeline:4:16");
     CHECK((pipeline.pipeline == 4 && pipeline.micro == 16));
     CHECK((read("sync", "pipeline:2").micro == 8 && pipeline.sync == SyncKind::kRing));

@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <climits>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
@@ -555,7 +556,7 @@ TEST_CASE("--sync async: one worker trains what one rank trains, bit for bit; 0 
         const Outcome dedicated = train_in_threads(config, {0, 1}, 5);  // rank 0 only serves
         CHECK(dedicated.weights == one.weights);
         CHECK(dedicated.momentum == one.momentum);
-        config.staleness = "0", config.servers = 2;
+        config.staleness = 0, config.servers = 2;
         const Outcome zero = train_in_threads(config, {5, 3}, 5);
         config.sync = SyncKind::kServer;
         CHECK(train_in_threads(config, {5, 3}, 5).weights == zero.weights);
@@ -567,12 +568,12 @@ TEST_CASE("--sync async: no rank is ever further ahead than K; none lets it run"
     config.sync = SyncKind::kAsync;
     const int64_t steps = 7;
     for (const int servers : {1, 2})
-        for (const std::string staleness : {"1", "3", "none"}) {
+        for (const int staleness : {1, 3, INT_MAX}) {
             config.servers = servers, config.staleness = staleness;
             CAPTURE(servers);
             CAPTURE(staleness);
-            const bool bound = staleness != "none";
-            const int64_t most = bound ? std::stol(staleness) : steps - 3;
+            const bool bound = staleness != INT_MAX;
+            const int64_t most = bound ? staleness : steps - 3;
             // Rank 0 goes on after a step when rank 1 has done all that it may until then; rank 2
             // has its own pace.
             std::mutex mutex;

@@ -1,6 +1,6 @@
 // composite.cpp — options that set several fields of Config, such as --augment and --sync.
 #include <algorithm>
-#include <limits>
+#include <climits>
 
 #include "data/augment.h"
 #include "net/wire.h"
@@ -153,9 +153,10 @@ static std::string sync_text(const Config& config) {
     if (config.sync != SyncKind::kRing) {
         const bool is_async = config.sync == SyncKind::kAsync;
         const bool lags = is_async && config.staleness != usual.staleness;
+        const std::string bound = config.staleness == INT_MAX ? "none" : cat(config.staleness);
         return cat(is_async ? "async" : "server",
                    lags || config.servers > 1 ? cat(":", config.servers) : "",
-                   lags ? ":" + config.staleness : "");
+                   lags ? ":" + bound : "");
     }
     if (!config.outer) return config.sync_every > 1 ? cat("average:", config.sync_every) : "ring";
     const bool is_usual =
@@ -188,10 +189,8 @@ static void set_sync(Config& config, const std::string& text, const std::string&
         const auto parts = reading.parts(0, name == "async" ? 2 : 1);
         config.sync = name == "async" ? SyncKind::kAsync : SyncKind::kServer;
         if (parts.size() > 1) config.servers = reading.number(parts[1], 1, int(wire::kMaxWorld));
-        if (parts.size() > 2 && parts[2] != "none")
-            config.staleness = cat(reading.number(parts[2], 0, std::numeric_limits<int>::max()));
-        else if (parts.size() > 2)
-            config.staleness = "none";
+        if (parts.size() > 2)
+            config.staleness = parts[2] == "none" ? INT_MAX : reading.number(parts[2], 0, INT_MAX);
     } else if (name == "pipeline") {
         const auto parts = reading.parts(1, 2);
         config.pipeline = reading.number(parts[1], 2, 256);

@@ -99,7 +99,7 @@ struct Config {
     FactorMode factors = FactorMode::kAuto;
     SyncKind sync = SyncKind::kRing;
     int servers = 1;
-    std::string staleness = "3";
+    int staleness = 3;  // INT_MAX: none
     int sync_every = 1;
     bool outer = false;  // --sync diloco
     double outer_lr = 0.7, outer_momentum = 0.9;

@@ -24,14 +24,12 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
-#include <limits>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 #include "src/base/check.h"
 #include "src/base/clock.h"
-#include "src/base/number.h"
 #include "src/train/sync.h"
 
 namespace convoy {
@@ -46,21 +44,15 @@ std::span<std::byte> bytes_of(StepBlock& block) {
     return std::as_writable_bytes(std::span(&block, 1));
 }
 
-// K of --sync async:S:K, a number or "none": then a number that no rank reaches.
-int64_t parse_staleness(const std::string& text) {
-    return to_number<int32_t>(text).value_or(std::numeric_limits<int32_t>::max());
-}
-
 class ServerSync final : public Sync {
  public:
     // The backend must compute in host memory. Every rank creates one object per ring.
     // async:S:0 is server:S. There may be fewer than S servers after ranks were lost.
     explicit ServerSync(const SyncParts& parts)
         : Sync(parts.communicator),
-          async_(parts.config.sync == SyncKind::kAsync &&
-                 parse_staleness(parts.config.staleness) > 0),
+          async_(parts.config.sync == SyncKind::kAsync && parts.config.staleness > 0),
           servers_(std::min(parts.config.servers, communicator_.world())),
-          staleness_(async_ ? parse_staleness(parts.config.staleness) : 0),
+          staleness_(async_ ? parts.config.staleness : 0),
           params_(parts.model.params()),
           optimizer_(parts.optimizer),
           backend_(parts.backend),
