@@ -58,7 +58,7 @@ TEST_CASE_FIXTURE(Arena,
     for (size_t bucket_bytes : {size_t(1), size_t(1000), size_t(1) << 30}) {
         CAPTURE(bucket_bytes);
         Recorder ring(3);
-        GradReducer reducer(params, *backend, ring, {bucket_bytes});
+        GradReducer reducer(params, *backend, ring, {}, bucket_bytes);
         set_gradients();
         reducer.start();
         std::vector<Param*> rows = trained();
@@ -79,7 +79,7 @@ TEST_CASE_FIXTURE(Arena,
 
 TEST_CASE_FIXTURE(Arena, "reducer: a bucket leaves as soon as its rows are ready, not before") {
     Recorder ring(2);
-    GradReducer reducer(params, *backend, ring, {4});
+    GradReducer reducer(params, *backend, ring, {}, 4);
     set_gradients();
     reducer.start();
     CHECK(ring.slices.size() == 1);  // statistics and counters
@@ -100,7 +100,7 @@ TEST_CASE_FIXTURE(Arena, "reducer: memory is not given back before every sum has
         Recorder ring(2);
         ring.late = true, ring.refuse_at = 3;
         const auto step = [&] {
-            GradReducer reducer(params, *backend, ring, {4});
+            GradReducer reducer(params, *backend, ring, {}, 4);
             reducer.start();
             std::vector<Param*> rows = trained();
             for (int row = 9; row >= (in_finish ? 8 : 7); --row) reducer.ready(*rows[size_t(row)]);

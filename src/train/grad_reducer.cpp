@@ -10,23 +10,16 @@
 
 namespace convoy {
 
-ReducerOptions reducer_options(const SyncParts& parts) {
-    const Config& config = parts.config;
-    return {.bucket_bytes = parts.bucket_bytes,
-            .batch = config.batch,
-            .factors = config.factors,
-            .track = parts.track,
-            .bf16_wire = config.wire == WireType::kBf16};
-}
-
 GradReducer::GradReducer(Params& params, Backend& backend, Communicator& communicator,
-                         const ReducerOptions& options)
+                         const Config& config, size_t bucket_bytes, Track* track)
     : Sync(communicator),
       params_(params),
       backend_(backend),
-      options_(options),
-      choices_(choose_factors(params, options.batch, {communicator.world(), communicator.around()},
-                              options.factors)),
+      track_(track),
+      batch_(config.batch),
+      bf16_wire_(config.wire == WireType::kBf16),
+      choices_(choose_factors(params, batch_, {communicator.world(), communicator.around()},
+                              config.factors)),
       staged_(!backend.host_visible() && communicator.world() > 1),
       arena_(staged_ ? backend.alloc_host(params.grads_size) : params.grads) {
     // Statistics and counters are sent in parts so small that --wire bf16 does not round them.
@@ -39,7 +32,7 @@ GradReducer::GradReducer(Params& params, Backend& backend, Communicator& communi
     // Then the params. A layer sent as factors has a bucket of its own, for its weights. A bucket
     // is closed when it is large enough: the first at a quarter, so that sending starts early.
     const std::vector<Param*> order = params_.backward_order();
-    size_t end = params_.trained_size, limit = options_.bucket_bytes / 4;
+    size_t end = params_.trained_size, limit = bucket_bytes / 4;
     if (!order.empty()) end = std::min(end, params_.owned[0].end);
     bool is_open = false;  // the last bucket takes the next param too
     for (const Param* param : order) {
@@ -48,18 +41,18 @@ GradReducer::GradReducer(Params& params, Backend& backend, Communicator& communi
             return one.use && (one.w == param || one.b == param);
         });
         if (layer != choices_.end()) {
-            if (std::exchange(is_open, false)) limit = options_.bucket_bytes;
+            if (std::exchange(is_open, false)) limit = bucket_bytes;
             if (layer->w == param)
                 buckets_.push_back(
                     {begin, before, 1, 0,
-                     std::make_unique<Factors>(*layer, options_.batch, backend_, communicator_)});
+                     std::make_unique<Factors>(*layer, batch_, backend_, communicator_)});
             continue;
         }
         if (!is_open) buckets_.push_back({begin, before});
         Bucket& bucket = buckets_.back();
         bucket.begin = begin, ++bucket.params;
         is_open = (bucket.end - bucket.begin) * sizeof(float) < limit;
-        if (!is_open) limit = options_.bucket_bytes;
+        if (!is_open) limit = bucket_bytes;
     }
 }
 
@@ -161,15 +154,14 @@ bool GradReducer::may_drift() const { return std::ranges::any_of(choices_, &Fact
 
 std::string GradReducer::traffic() const {
     return traffic_text(params_, choices_, {communicator_.world(), communicator_.around()},
-                        options_.bf16_wire);
+                        bf16_wire_);
 }
 
 std::string GradReducer::memory() const {
     size_t floats = 0;
     for (const FactorChoice& layer : choices_)
         if (layer.use)
-            floats +=
-                size_t(options_.batch) * (layer.w->shape.row_elems() + size_t(layer.w->shape.N));
+            floats += size_t(batch_) * (layer.w->shape.row_elems() + size_t(layer.w->shape.N));
     if (params_.copies_bytes() > 0) floats += floats / 2;  // bf16 copies as well
     return floats == 0 ? ""
                        : fmt::format(", {:.0f} MB factors of all ranks", 4e-6 * double(floats));

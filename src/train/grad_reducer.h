@@ -30,20 +30,11 @@
 
 namespace convoy {
 
-struct ReducerOptions {
-    size_t bucket_bytes = kDefaultBucketBytes;  // size at which a bucket is closed
-    int64_t batch = 0;                          // most images of a step over all ranks
-    FactorMode factors = FactorMode::kOff;
-    Track* track = nullptr;
-    bool bf16_wire = false;  // for the text about the traffic
-};
-ReducerOptions reducer_options(const SyncParts& parts);
-
 class GradReducer final : public Sync {
  public:
-    // All three must outlive the reducer.
-    GradReducer(Params& params, Backend& backend, Communicator& communicator,
-                const ReducerOptions& options);
+    // The first three must outlive the reducer. bucket_bytes: size at which a bucket is closed.
+    GradReducer(Params& params, Backend& backend, Communicator& communicator, const Config& config,
+                size_t bucket_bytes, Track* track = nullptr);
     // Waits for pending sums, because the communicator still writes to the arena.
     ~GradReducer() override;
 
@@ -73,14 +64,16 @@ class GradReducer final : public Sync {
     void send_complete();
     void send(Bucket& bucket);
     Span span(const TraceName& what, const Bucket& bucket) const {
-        return {options_.track, what, &bucket - buckets_.data(),
+        return {track_, what, &bucket - buckets_.data(),
                 double((bucket.end - bucket.begin) * sizeof(float))};
     }
     void wait_for(Bucket& bucket);
 
     Params& params_;
     Backend& backend_;
-    const ReducerOptions options_;
+    Track* const track_;
+    const int64_t batch_;                      // most images of a step over all ranks
+    const bool bf16_wire_;                     // for the text about the traffic
     const std::vector<FactorChoice> choices_;  // how each linear layer is sent
     std::vector<Bucket> buckets_;
     size_t next_ = 0;    // bucket to send next

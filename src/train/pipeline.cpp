@@ -56,9 +56,10 @@ class Pipeline final : public Sync {
         links_ = communicator_.open_links(neighbours);
         for (int r = 0; r < replicas_; ++r) twins.push_back(r * stages_ + stage_);
         group_ = replicas_ > 1 ? communicator_.open_group(twins) : make_single_rank();
-        ReducerOptions summing = reducer_options(parts);
+        Config summing = parts.config;
         summing.factors = FactorMode::kOff;
-        reducer_ = std::make_unique<GradReducer>(model_.params(), backend_, *group_, summing);
+        reducer_ = std::make_unique<GradReducer>(model_.params(), backend_, *group_, summing,
+                                                 parts.bucket_bytes, parts.track);
 
         // One more than 1f1b needs, so that the next stage does not wait for the network.
         held_ = std::min(BatchCutter::most(images_, model_.max_batch()),
