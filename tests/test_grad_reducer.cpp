@@ -158,8 +158,8 @@ TEST_CASE_FIXTURE(LinearArena, "factors are chosen layer by layer, where they ar
     CHECK(used(1, {4, 1}, FactorMode::kAuto) == std::vector<bool>{false, false});
     CHECK(used(1, {4, 1}, FactorMode::kOn) == std::vector<bool>{true, true});
     const FactorChoice first = choose_factors(params, 10, 4, FactorMode::kAuto)[0];
-    CHECK(first.traffic.dense_bytes == doctest::Approx(2 * 3 / 4. * 4 * 620));
-    CHECK(first.traffic.factor_bytes == doctest::Approx(3 / 4. * 4 * 10 * 50));
+    CHECK(first.dense_bytes == doctest::Approx(2 * 3 / 4. * 4 * 620));
+    CHECK(first.factor_bytes == doctest::Approx(3 / 4. * 4 * 10 * 50));
     // 10,000 images of both: 3/4 · 4 · 1e4 · 50 bytes against 2 · 3/4 · 4 · 620.
     const auto all = choose_factors(params, 10'000, 4, FactorMode::kOn);
     const std::string fp32 = traffic_text(params, all, 4, false),

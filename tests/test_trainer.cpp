@@ -703,7 +703,7 @@ TEST_CASE("bytes on the wire are those of the formulas, as buckets and as factor
         for (const FactorChoice& choice : choices)
             if (choice.use) {
                 const Shape w = choice.w->shape;
-                want += choice.traffic.factor_bytes;
+                want += choice.factor_bytes;
                 want -= 2.0 * 4 * double(w.elems() + size_t(w.N));
             }
         CAPTURE(factors);

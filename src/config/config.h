@@ -37,6 +37,8 @@ struct ByteSize {
     size_t bytes = 0;
 };
 
+constexpr size_t kDefaultBucketBytes = 4 << 20;  // of gradients, if no link was measured
+
 struct Config {
     // data
     std::string data, val;

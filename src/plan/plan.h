@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "net/communicator.h"
-#include "src/train/buckets.h"
+#include "src/config/config.h"
 
 namespace convoy {
 

@@ -21,7 +21,7 @@ std::vector<FactorChoice> choose_factors(Params& params, int64_t batch, RingSize
         const double factors = a_float(ring.ranks) * double(batch) * (in + out);
         const bool use =
             mode == FactorMode::kOn ? factors > 0 : mode == FactorMode::kAuto && factors < dense;
-        choices.push_back({w, b, {dense, factors}, use});
+        choices.push_back({w, b, dense, factors, use});
     }
     return choices;
 }
@@ -29,7 +29,7 @@ std::vector<FactorChoice> choose_factors(Params& params, int64_t batch, RingSize
 double sent_bytes(const Params& params, std::span<const FactorChoice> choices, RingSize ring) {
     double sent = 2.0 * (ring.around - 1) / ring.around * sizeof(float) * double(params.grads_size);
     for (const FactorChoice& choice : choices)
-        if (choice.use) sent += choice.traffic.factor_bytes - choice.traffic.dense_bytes;
+        if (choice.use) sent += choice.factor_bytes - choice.dense_bytes;
     return sent;
 }
 
@@ -40,10 +40,9 @@ std::string traffic_text(const Params& params, std::span<const FactorChoice> cho
     std::string as_factors;
     for (const FactorChoice& choice : choices) {
         if (!choice.use) continue;
-        as_factors +=
-            fmt::format("{}{} {:.1f} MB as factors instead of {:.1f}",
-                        as_factors.empty() ? ": " : ", ", layer_name(*choice.w),
-                        choice.traffic.factor_bytes / unit, choice.traffic.dense_bytes / unit);
+        as_factors += fmt::format("{}{} {:.1f} MB as factors instead of {:.1f}",
+                                  as_factors.empty() ? ": " : ", ", layer_name(*choice.w),
+                                  choice.factor_bytes / unit, choice.dense_bytes / unit);
     }
     if (ring.around == 1 && ring.ranks > 1 && sent == 0)
         return "gradients are summed in shared memory";

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "net/communicator.h"
+#include "src/config/config.h"
 #include "src/model/params.h"
-#include "src/train/buckets.h"
 
 namespace convoy {
 
@@ -27,8 +27,15 @@ namespace convoy {
 struct FactorChoice {
     Param* w = nullptr;
     Param* b = nullptr;  // null: no bias, or frozen
-    LinearTraffic traffic = {};
+    // Sent by each rank per step (fp32, mean over ranks) as the gradient, or as its factors.
+    double dense_bytes = 0, factor_bytes = 0;
     bool use = false;  // factors
+};
+// All ranks, and the ranks of the ring (Communicator::around).
+struct RingSize {
+    RingSize(int all) : RingSize(all, all) {}
+    RingSize(int all, int sum) : ranks(all), around(sum) {}
+    int ranks, around;
 };
 
 // The choice for every linear layer, in forward order. batch: images of a step over all ranks.
