@@ -30,9 +30,6 @@ struct MicroBatch {
     Model* model = nullptr;
     Backend* backend = nullptr;
     GradListener* listener = nullptr;
-    Track* track = nullptr;
-    SpanSink* device = nullptr;
-    float* sums = nullptr;  // BatchSums, which the loss adds to
     Tensor x = {}, y = {}, dy = {}, dx = {};
 
     int images() const { return end - begin; }

@@ -104,12 +104,11 @@ void Replicas::take_part(size_t replica) {
             MicroBatch part = parts_[i];
             Keeper keeper(*this, own.backend, part.begin);
             part.model = own.model.get(), part.backend = &own.backend;
-            part.listener = &keeper, part.sums = params.counters() + StepCounters::kLoss;
+            part.listener = &keeper;
             part.is_last = false;              // the sums over ranks start after all replicas
             part.pass.groups = part.groups;    // of this copy
             part.pass.refresh = i == replica;  // each replica has its copy of the weights in bf16
-            part.pass.trace = {}, part.track = nullptr;  // a track has one writer
-            part.device = nullptr;
+            part.pass.trace = {};              // a track has one writer
             (*forward_)(part);
             (*backward_)(part);
         }

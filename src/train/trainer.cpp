@@ -13,7 +13,6 @@ StepResult Trainer::step(const Batch& own, const Position& at, double lr, const 
     const std::span<MicroBatch> parts = load(batch, at, lr);
 
     graph_.run(pass_, x_, [&] {  // or replays what was recorded
-        started_ = false;
         model_.params().clear_grads(backend_);
         passes_.run(
             parts,
@@ -25,8 +24,8 @@ StepResult Trainer::step(const Batch& own, const Position& at, double lr, const 
                 if (part.is_last) start(batch);
                 backward(part);  // sends each bucket of gradients that becomes complete
             });
-        if (!started_) start(batch);
-        if (finish()) update();  // the gradients are sums over all ranks
+        if (parts.empty() || replicas_) start(batch);  // gradients of replicas are complete now
+        if (finish()) update();                        // the gradients are sums over all ranks
     });
     if (next && next->x) input_.fetch_ahead(*next);  // after all uploads of this step
     return read_counters(at);
@@ -54,15 +53,13 @@ std::span<MicroBatch> Trainer::load(const Batch& batch, const Position& at, doub
     for (MicroBatch& part : parts) {
         part.model = &model_, part.backend = &backend_;
         part.listener = part.is_last ? static_cast<GradListener*>(sync_.get()) : &nobody_;
-        part.track = options_.track, part.device = options_.device;
-        part.sums = model_.params().counters() + StepCounters::kLoss;
         if (x_) part.x = x_.images(part.begin, part.end);
     }
     return parts;
 }
 
 void Trainer::forward(MicroBatch& part) {
-    const Span span(part.track, kTraceForward, part.number, 0, part.device);
+    const Span span(part.pass.trace.track, kTraceForward, part.number, 0, options_.device);
     part.y = part.model->forward(part.x, part.pass);
 }
 
@@ -70,22 +67,22 @@ void Trainer::forward(MicroBatch& part) {
 // dy from the next stage.
 void Trainer::loss(MicroBatch& part) {
     if (!part.model->ends()) return;
-    const Span span(part.track, kTraceLoss, part.number, 0, part.device);
+    const Span span(part.pass.trace.track, kTraceLoss, part.number, 0, options_.device);
     part.dy = part.model->dlogits(part.images());
     part.backend->softmax_cross_entropy(part.y, part.of(labels_),
-                                        float(options_.config.label_smoothing), part.dy, part.sums,
+                                        float(options_.config.label_smoothing), part.dy,
+                                        part.model->params().counters() + StepCounters::kLoss,
                                         {part.of(second_labels_), part.of(first_parts_)});
 }
 
 // Starts before the backward pass, because a rank without images has none.
 void Trainer::start(const Batch& batch) {
-    started_ = true;
     communicator_.set_progress(step_, Phase::kBackward);
     sync_->start(batch.wanted_by);
 }
 
 void Trainer::backward(MicroBatch& part) {
-    const Span span(part.track, kTraceBackward, part.number, 0, part.device);
+    const Span span(part.pass.trace.track, kTraceBackward, part.number, 0, options_.device);
     part.dx = part.model->backward(part.dy, part.pass, *part.listener);
 }
 

@@ -103,7 +103,6 @@ class Trainer {
     Pass pass_;
     Tensor x_;
     int64_t step_ = 0;
-    bool started_ = false;
     std::vector<int32_t> labels_, second_labels_;
     std::vector<float> first_parts_;
     std::vector<uint64_t> samples_;
