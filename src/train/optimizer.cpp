@@ -15,15 +15,15 @@ Optimizer::Optimizer(const Config& config, Params& params, Backend& backend)
     if (by_tensor()) alloc_scratch();
     for (Param* param : params.all()) {
         if (param->frozen || !param->own) continue;
-        std::vector<Segment>& list = param->running ? running_ : segments_;
         const size_t end = param->offset + param->shape.elems();
         const float rate = rate_of(*param);
         // A segment may span the padding between params, which is zero in weights and gradients.
-        if (!list.empty() && list.back().decay == param->decay && list.back().rate == rate &&
-            param->offset - list.back().end < 16)
-            list.back().end = end;
+        Segment* const last = segments_.empty() ? nullptr : &segments_.back();
+        if (last && last->running == param->running && last->decay == param->decay &&
+            last->rate == rate && param->offset - last->end < 16)
+            last->end = end;
         else
-            list.push_back({param->offset, end, param->decay, rate});
+            segments_.push_back({param->offset, end, param->running, param->decay, rate});
     }
 }
 
@@ -86,17 +86,20 @@ void Optimizer::update(Backend& backend, const Part& part) {
         if (params_.is_whole) backend.sum_squares(part.grads, params_.trained_size, squares);
         backend.clip(squares, float(config_.clip_norm), state);
     }
-    const auto each = [&](const std::vector<Segment>& segments, const auto& op) {
-        for (const Segment& s : segments) {
+    const auto each = [&](const auto& op) {
+        for (const Segment& s : segments_) {
             const size_t begin = std::max(s.begin, part.begin), end = std::min(s.end, part.end);
             const size_t at = begin - part.begin;
             if (begin < end) op(part.weights + at, part.grads + at, at, end - begin, s);
         }
     };
-    each(segments_, [&](float* w, const float* g, size_t at, size_t n, const Segment& s) {
+    constexpr float kPart = 0.1f;  // weight of a step in running statistics, as in PyTorch
+    each([&](float* w, const float* g, size_t at, size_t n, const Segment& s) {
         const float decay = s.decay ? float(config_.weight_decay) : 0, rate = s.rate;
         if (by_tensor() && s.decay) return;
-        if (is_adamw())
+        if (s.running)
+            backend.moving_mean(w, g, n, state, kPart);
+        else if (is_adamw())
             backend.adamw(w, g, part.state[0] + at, part.state[1] + at, n, state, momentum, kBeta2,
                           1e-8f, decay, rate);
         else
@@ -104,15 +107,10 @@ void Optimizer::update(Backend& backend, const Part& part) {
                         /*nesterov=*/false, rate);
     });
     if (by_tensor()) update_tensors(state);
-    constexpr float kPart = 0.1f;  // weight of a step in running statistics, as in PyTorch
-    each(running_, [&](float* w, const float* g, size_t, size_t n, auto...) {
-        backend.moving_mean(w, g, n, state, kPart);
-    });
     if (config_.ema == 0) return;
-    for (const auto* segments : {&segments_, &running_})
-        each(*segments, [&](float* w, const float*, size_t at, size_t n, auto...) {
-            backend.average(part.state[average_] + at, w, n, state);
-        });
+    each([&](float* w, const float*, size_t at, size_t n, auto...) {
+        backend.average(part.state[average_] + at, w, n, state);
+    });
 }
 
 }  // namespace convoy

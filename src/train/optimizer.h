@@ -62,9 +62,9 @@ class Optimizer {
     float rate_of(const Param& param) const;
     void alloc_scratch();
     void update_tensors(const StepState* state);
-    struct Segment {  // neighbouring params with the same decay and rate
+    struct Segment {  // neighbouring params of the same kind
         size_t begin, end;
-        bool decay;
+        bool running, decay;
         float rate;  // factor of the learning rate
     };
     const Config config_;
@@ -74,7 +74,7 @@ class Optimizer {
     float* scratch_ = nullptr;  // if by_tensor()
     std::set<size_t> layers_;   // layers with params
     size_t average_ = 0;        // index in state_, with --ema
-    std::vector<Segment> segments_, running_;
+    std::vector<Segment> segments_;
 };
 
 }  // namespace convoy
