@@ -12,9 +12,7 @@ namespace convoy {
 
 GradReducer::GradReducer(Params& params, Backend& backend, Communicator& communicator,
                          const Config& config, size_t bucket_bytes, Track* track)
-    : Sync(communicator),
-      params_(params),
-      backend_(backend),
+    : Sync(communicator, params, backend),
       track_(track),
       batch_(config.batch),
       bf16_wire_(config.wire == WireType::kBf16),

@@ -32,7 +32,7 @@ namespace convoy {
 
 class GradReducer final : public Sync {
  public:
-    // The first three must outlive the reducer. bucket_bytes: size at which a bucket is closed.
+    // bucket_bytes: size at which a bucket is closed.
     GradReducer(Params& params, Backend& backend, Communicator& communicator, const Config& config,
                 size_t bucket_bytes, Track* track = nullptr);
     // Waits for pending sums, because the communicator still writes to the arena.
@@ -69,8 +69,6 @@ class GradReducer final : public Sync {
     }
     void wait_for(Bucket& bucket);
 
-    Params& params_;
-    Backend& backend_;
     Track* const track_;
     const int64_t batch_;                      // most images of a step over all ranks
     const bool bf16_wire_;                     // for the text about the traffic

@@ -37,7 +37,7 @@ class Pipeline final : public Sync {
     // The model is this rank's stage, and expects batches as large as its replica's share. The
     // model must not be planned, because twins of it compute the passes.
     explicit Pipeline(const SyncParts& parts)
-        : Sync(parts.communicator),
+        : Sync(parts.communicator, parts.model.params(), parts.backend),
           stages_(parts.config.pipeline),
           stage_(communicator_.rank() % stages_),
           replicas_(communicator_.world() / stages_),
@@ -46,8 +46,7 @@ class Pipeline final : public Sync {
                                                           : parts.backend.activations()),
           cuts_(parts.cuts),
           model_(parts.model),
-          optimizer_(parts.optimizer),
-          backend_(parts.backend) {
+          optimizer_(parts.optimizer) {
         const int rank = communicator_.rank();
         ENSURE(communicator_.world() == replicas_ * stages_, communicator_.world(), " ranks");
         std::vector<int> neighbours, twins;
@@ -58,7 +57,7 @@ class Pipeline final : public Sync {
         group_ = replicas_ > 1 ? communicator_.open_group(twins) : make_single_rank();
         Config summing = parts.config;
         summing.factors = FactorMode::kOff;
-        reducer_ = std::make_unique<GradReducer>(model_.params(), backend_, *group_, summing,
+        reducer_ = std::make_unique<GradReducer>(params_, backend_, *group_, summing,
                                                  parts.bucket_bytes, parts.track);
 
         // One more than 1f1b needs, so that the next stage does not wait for the network.
@@ -149,21 +148,20 @@ class Pipeline final : public Sync {
         const double waited = reducer_->seconds_waited();
         reducer_->finish();
         waited_ += reducer_->seconds_waited() - waited;
-        Params& params = model_.params();
-        StepBlock* const block = params.block();
+        StepBlock* const block = params_.block();
         StepBlock mine;
         bool finite = true;
         double squares = 0;
-        for (const Params::Range& range : params.owned) {
-            if (optimizer_.clips() && range.end <= params.trained_size) {
+        for (const Params::Range& range : params_.owned) {
+            if (optimizer_.clips() && range.end <= params_.trained_size) {
                 float* const sum = block->counters + StepCounters::kSquares;
-                backend_.sum_squares(params.grads + range.begin, range.end - range.begin, sum);
+                backend_.sum_squares(params_.grads + range.begin, range.end - range.begin, sum);
             }
-            backend_.check_finite(params.grads + range.begin, range.end - range.begin,
-                                  params.counters() + StepCounters::kCount, &block->state);
+            backend_.check_finite(params_.grads + range.begin, range.end - range.begin,
+                                  params_.counters() + StepCounters::kCount, &block->state);
             backend_.download(&mine, block, sizeof mine);
             finite &= mine.state.first_bad < 0;
-            if (range.end <= params.trained_size) squares += mine.counters[StepCounters::kSquares];
+            if (range.end <= params_.trained_size) squares += mine.counters[StepCounters::kSquares];
         }
         backend_.download(&mine, block, sizeof mine);
         mine.counters[StepCounters::kBad] = !finite;
@@ -274,7 +272,7 @@ class Pipeline final : public Sync {
         const bool keeps = communicator_.rank() == 0 || stage_ == stage;
         std::vector<float> host;
         for (const std::span<float> arena : optimizer_.arenas())
-            for (const Param* param : model_.params().all()) {
+            for (const Param* param : params_.all()) {
                 const size_t n = param->shape.elems();
                 if (param->layer < layers.first || param->layer >= layers.end ||
                     param->offset + n > arena.size())
@@ -296,7 +294,6 @@ class Pipeline final : public Sync {
     const std::vector<size_t> cuts_;  // the first layer of each stage
     Model& model_;
     Optimizer& optimizer_;
-    Backend& backend_;
     std::unique_ptr<Communicator> group_;  // the replicas of this stage
     std::unique_ptr<GradReducer> reducer_;
     size_t held_;                                 // micro-batches between forward and backward

@@ -49,13 +49,11 @@ class ServerSync final : public Sync {
     // The backend must compute in host memory. Every rank creates one object per ring.
     // async:S:0 is server:S. There may be fewer than S servers after ranks were lost.
     explicit ServerSync(const SyncParts& parts)
-        : Sync(parts.communicator),
+        : Sync(parts.communicator, parts.model.params(), parts.backend),
           async_(parts.config.sync == SyncKind::kAsync && parts.config.staleness > 0),
           servers_(std::min(parts.config.servers, communicator_.world())),
           staleness_(async_ ? parts.config.staleness : 0),
-          params_(parts.model.params()),
           optimizer_(parts.optimizer),
-          backend_(parts.backend),
           server_backend_(serves() ? make_backend("cpu", {.threads = backend_.threads()})
                                    : nullptr),
           order_(params_.backward_order()),
@@ -439,9 +437,7 @@ class ServerSync final : public Sync {
     const bool async_;  // each push is an update by itself
     const int servers_;
     const int64_t staleness_;  // K
-    Params& params_;
     Optimizer& optimizer_;
-    Backend& backend_;
     const std::unique_ptr<Backend> server_backend_;
     const std::vector<Param*> order_;  // as the backward pass completes them
     const Slice mine_;                 // as a server; empty on other ranks

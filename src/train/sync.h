@@ -39,7 +39,9 @@ struct SyncParts {
 
 class Sync : public GradListener, public BatchPasses {
  public:
-    explicit Sync(Communicator& communicator) : communicator_(communicator) {}
+    // All three must outlive this.
+    Sync(Communicator& communicator, Params& params, Backend& backend)
+        : communicator_(communicator), params_(params), backend_(backend) {}
 
     // ---- a step: these functions in this order. Each blocks while it waits for other ranks, and
     // throws the communicator's Error.
@@ -93,6 +95,8 @@ class Sync : public GradListener, public BatchPasses {
 
  protected:
     Communicator& communicator_;
+    Params& params_;
+    Backend& backend_;
 };
 
 std::unique_ptr<Sync> make_sync(const SyncParts& parts);

@@ -33,14 +33,12 @@ namespace {
 class WeightAverage final : public Sync {
  public:
     explicit WeightAverage(const SyncParts& parts)
-        : Sync(parts.communicator),
+        : Sync(parts.communicator, parts.model.params(), parts.backend),
           every_(parts.config.sync_every),
           bf16_wire_(parts.config.wire == WireType::kBf16),
           lr_(float(parts.config.outer_lr)),
           momentum_(float(parts.config.outer_momentum)),
-          params_(parts.model.params()),
           optimizer_(parts.optimizer),
-          backend_(parts.backend),
           host_(backend_.host_visible() ? nullptr : backend_.alloc_host(params_.grads_size)) {
         for (float* state : optimizer_.inner())
             arenas_.push_back({state, backend_.alloc(params_.state_size), params_.state_size});
@@ -172,9 +170,7 @@ class WeightAverage final : public Sync {
     const int64_t every_;  // H
     const bool bf16_wire_;
     const float lr_, momentum_;  // of the outer optimizer
-    Params& params_;
     Optimizer& optimizer_;
-    Backend& backend_;
     float* host_;  // a copy that the network can read, if it cannot read device memory; else null
     std::vector<Arena> arenas_;  // optimizer state, weights
     int64_t kept_steps_ = 0;
