@@ -102,15 +102,11 @@ void check_directory(const std::string& path) {
     }
 }
 
-struct StorageType {
-    std::string_view name;
-    const char* dtype;
-};
-constexpr StorageType kStorages[] = {{"torch.FloatStorage", "F32"},
-                                     {"torch.HalfStorage", "F16"},
-                                     {"torch.BFloat16Storage", "BF16"},
-                                     {"torch.DoubleStorage", "F64"},
-                                     {"torch.LongStorage", "I64"}};
+const std::map<std::string_view, const char*> kStorages = {{"torch.FloatStorage", "F32"},
+                                                           {"torch.HalfStorage", "F16"},
+                                                           {"torch.BFloat16Storage", "BF16"},
+                                                           {"torch.DoubleStorage", "F64"},
+                                                           {"torch.LongStorage", "I64"}};
 constexpr std::string_view kTensor = "torch._utils._rebuild_tensor_v2",
                            kParameter = "torch._utils._rebuild_parameter";
 
@@ -131,10 +127,9 @@ View view_of(const std::string& name, const PickleValue& call, const Pickle& pic
     // ("storage", its type, key, device, count of numbers)
     const std::vector<uint32_t>& storage = pickle.at(call.items[0]).items;
     if (pickle.at(call.items[0]).kind != PickleValue::kPersistent || storage.size() < 3) wrong();
-    const std::string& type = pickle.at(storage[1]).text;
-    const auto* known = std::ranges::find(kStorages, type, &StorageType::name);
-    if (known == std::end(kStorages)) return view;
-    view.dtype = known->dtype;
+    const auto known = kStorages.find(pickle.at(storage[1]).text);
+    if (known == kStorages.end()) return view;
+    view.dtype = known->second;
     view.key = pickle.at(storage[2]).text;
     const auto numbers = [&](uint32_t place) {
         std::vector<int64_t> values;
