@@ -1,5 +1,4 @@
 // bench_allreduce.cpp — sums of growing sizes, one after the other.
-#include <algorithm>
 #include <ctime>
 
 #include "src/base/text.h"
@@ -7,13 +6,6 @@
 #include "src/plan/probe.h"
 
 namespace convoy {
-
-static std::vector<size_t> parse_sizes(const Config& config) {
-    std::vector<size_t> sizes;
-    for (const std::string& size : split(config.bytes, ','))
-        sizes.push_back(parse_size(size, "--bytes").bytes);
-    return sizes;
-}
 
 static std::string size_text(size_t bytes) {
     return bytes >= (1 << 20)   ? cat(bytes >> 20, " MB")
@@ -25,11 +17,12 @@ void bench_allreduce(Communicator& communicator, const Config& config, const Sto
                      int ranks_here) {
     const int world = communicator.world();
     if (world < 2) fail("bench allreduce needs at least two ranks: give --world 2");
-    double link = 1e300;
-    for (const EdgeTiming& edge : communicator.measure_edges())
-        link = std::min(link, edge.bytes_per_second * 8 / 1e9);
+    const double link = mbit_per_second(slowest_edge(communicator.measure_edges())) / 1e3;
+    std::vector<size_t> sizes;
+    for (const std::string& size : split(config.bytes, ','))
+        sizes.push_back(parse_size(size, "--bytes").bytes);
     Table table(config.json);
-    for (const size_t bytes : parse_sizes(config)) {
+    for (const size_t bytes : sizes) {
         const std::clock_t cpu_before = std::clock();  // user and system, of all threads
         const double sent_before = double(communicator.bytes_sent());
         const std::vector<double> times = time_sums(communicator, bytes, 1.0, stop);

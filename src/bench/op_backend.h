@@ -59,9 +59,6 @@ class OpBackend : public Backend {
         return to_.start_download(host, device, elems);
     }
     void wait_download(int64_t number) override { to_.wait_download(number); }
-    SpanSink* trace(Track* ops, Track* uploads, Track* downloads) override {
-        return to_.trace(ops, uploads, downloads);
-    }
     double measure_peak_gflops() override { return to_.measure_peak_gflops(); }
 
     void copy(Tensor to, Tensor from) override {
