@@ -87,21 +87,14 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&to)[4], cons
 // Copies from global to shared memory that continue while the thread computes. Copies requested
 // between two commits are a group; groups arrive in order.
 struct AsyncCopies {
-    // 4 or 16 bytes, both addresses aligned to them; zeros, and nothing is read, if not `there`.
+    // 16 bytes, both addresses aligned to them; zeros, and nothing is read, if not `there`.
     template <int kBytes>
     __device__ __forceinline__ void copy(void* to, const void* from, bool there) {
-        static_assert(kBytes == 4 || kBytes == 16);
-        const unsigned place = unsigned(__cvta_generic_to_shared(to));
-        const int bytes = there ? kBytes : 0;
-        if constexpr (kBytes == 16)
-            CONVOY_PTX("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(place), "l"(from),
-                       "r"(bytes)
-                       : "memory");
-        else
-            CONVOY_PTX("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(place), "l"(from),
-                       "r"(bytes)
-                       : "memory");
-        (void)place, (void)bytes;
+        static_assert(kBytes == 16);
+        CONVOY_PTX("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                   :
+                   : "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(there ? 16 : 0)
+                   : "memory");
     }
     __device__ __forceinline__ void commit() { CONVOY_PTX("cp.async.commit_group;" ::: "memory"); }
     // All groups but the last kPending are there, for this thread; others need a barrier.
