@@ -19,15 +19,6 @@ namespace convoy {
 
 using nlohmann::json;
 
-Recovery::Recovery(JobSetup& setup, Engine& engine, RunProgress& progress, RunFolder& folder,
-                   RunReport& report, RunTraces& traces)
-    : setup_(setup),
-      engine_(engine),
-      progress_(progress),
-      folder_(folder),
-      report_(report),
-      traces_(traces) {}
-
 // ---- the start ----------------------------------------------------------------------------------
 
 void Recovery::start() {

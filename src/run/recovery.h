@@ -33,10 +33,10 @@ struct SetUpAgain {};
 // After RingBroken in any call before TrainRun::run(): waits for the ring of the other ranks.
 void regroup_before_start(JobSession& job);
 
-class Recovery {
+class Recovery : RunPart {
  public:
-    Recovery(JobSetup& setup, Engine& engine, RunProgress& progress, RunFolder& folder,
-             RunReport& report, RunTraces& traces);
+    Recovery(const RunPart& run, RunReport& report, RunTraces& traces)
+        : RunPart(run), report_(report), traces_(traces) {}
 
     void start();           // this rank's own state
     void start_together();  // the state of all ranks. Collective. Throws SetUpAgain.
@@ -67,13 +67,6 @@ class Recovery {
     void take_over();
     void tell_unequal(const Difference& found, int root, int64_t step);
 
-    JobSetup& setup_;
-    const Config& config_ = setup_.config;
-    Log& log_ = setup_.job.log;
-    Communicator& communicator_ = setup_.communicator();
-    Engine& engine_;
-    RunProgress& progress_;
-    RunFolder& folder_;
     RunReport& report_;
     RunTraces& traces_;
     int wish_ = 0;                            // of this rank, as it went into the last sums

@@ -53,4 +53,15 @@ class RunFolder {
     RunLog log;
 };
 
+// What the other parts of a run work on; they derive from it.
+struct RunPart {
+    JobSetup& setup_;
+    Engine& engine_;
+    RunProgress& progress_;
+    RunFolder& folder_;
+    const Config& config_ = setup_.config;
+    Log& log_ = setup_.job.log;
+    Communicator& communicator_ = setup_.communicator();
+};
+
 }  // namespace convoy

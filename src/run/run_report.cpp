@@ -10,13 +10,11 @@
 
 namespace convoy {
 
-RunReport::RunReport(JobSetup& setup, Engine& engine, RunProgress& progress, RunFolder& folder,
-                     std::string link)
-    : setup_(setup), engine_(engine), progress_(progress), folder_(folder), link_(std::move(link)) {
-    folder.log.print_events(config_.json);
+RunReport::RunReport(const RunPart& run, std::string link) : RunPart(run), link_(std::move(link)) {
+    folder_.log.print_events(config_.json);
     if (config_.page.empty()) return;
     page_address(config_.page);  // a mistake in it ends the run here
-    folder.log.show_on(&page_state_);
+    folder_.log.show_on(&page_state_);
 }
 
 void RunReport::begin(double base_lr) {

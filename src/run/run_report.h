@@ -12,11 +12,10 @@
 
 namespace convoy {
 
-class RunReport {
+class RunReport : RunPart {
  public:
     // link: the pre-flight's line about the network.
-    RunReport(JobSetup& setup, Engine& engine, RunProgress& progress, RunFolder& folder,
-              std::string link);
+    RunReport(const RunPart& run, std::string link);
 
     void begin(double base_lr);  // before the first step of this process
     bool has_begun() const { return usage_.has_value(); }
@@ -38,12 +37,6 @@ class RunReport {
     void print_ranks() const;
     std::string split_groups() const;
 
-    JobSetup& setup_;
-    const Config& config_ = setup_.config;
-    Log& log_ = setup_.job.log;
-    Engine& engine_;
-    RunProgress& progress_;
-    RunFolder& folder_;
     const std::string link_;
     PageState page_state_;  // --page
     std::unique_ptr<PageServer> page_;

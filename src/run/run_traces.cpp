@@ -9,11 +9,6 @@
 
 namespace convoy {
 
-RunTraces::RunTraces(JobSetup& setup, RunFolder& folder, RunProgress& progress)
-    : setup_(setup), folder_(folder), progress_(progress) {}
-
-RunTraces::~RunTraces() { setup_.communicator().on_stall(nullptr); }
-
 // SIGUSR2 is blocked (main.cpp), and stays pending until it is taken here.
 bool RunTraces::wants() {
     sigset_t trace;
@@ -37,8 +32,7 @@ void RunTraces::finish() {
     const int64_t step = progress_.at.step;
     if (step >= steps_.last) return;
     if (step < steps_.first)
-        return setup_.job.log.info("--trace ", setup_.config.trace, ": no trace, the run had ",
-                                   step, " steps");
+        return log_.info("--trace ", config_.trace, ": no trace, the run had ", step, " steps");
     part_ = trace_part(setup_.job.tracer, steps_.first), asked_ = true;
     write();
 }
@@ -51,7 +45,7 @@ void RunTraces::write() {
     for (const Peer& peer : setup_.job.peers())
         if (peer.rank == setup_.rank()) name += cat(" (", peer.host, ", ", peer.address, ")");
     const bool writes = !folder_.path().empty();
-    auto parts = gather_trace(setup_.communicator(), *part_, name, writes);
+    auto parts = gather_trace(communicator_, *part_, name, writes);
     part_.reset();
     if (!writes) return;
     const bool asked = std::ranges::any_of(
@@ -59,11 +53,11 @@ void RunTraces::write() {
     try {
         const std::string path = write_trace(folder_.path(), asked ? "" : "-auto", std::move(parts),
                                              size_t(setup_.rank()));
-        setup_.job.log.notice("trace: ", path, "   (open it at https://ui.perfetto.dev)");
+        log_.notice("trace: ", path, "   (open it at https://ui.perfetto.dev)");
         const std::string file = std::filesystem::path(path).filename();
         folder_.log.event("trace", {{"step", progress_.at.step}, {"file", file}});
     } catch (const std::exception& error) {
-        setup_.job.log.notice("error: ", error.what(), ". Training goes on");
+        log_.notice("error: ", error.what(), ". Training goes on");
     }
 }
 
@@ -81,19 +75,17 @@ static void write_own(const Tracer& tracer, int rank, const std::string& folder,
     }
 }
 
-void RunTraces::write_alone() {
-    write_own(setup_.job.tracer, setup_.rank(), folder_.path(), setup_.job.log);
-}
+void RunTraces::write_alone() { write_own(setup_.job.tracer, setup_.rank(), folder_.path(), log_); }
 
 void RunTraces::watch_for_stalls() {
-    setup_.communicator().on_stall(
+    communicator_.on_stall(
         [this, rank = setup_.rank(), folder = folder_.path()](const std::string& why) {
             stalled_ = true;
             if (writes_stall_.exchange(true)) return;
             try {
                 stall_writer_ = std::jthread([this, rank, folder, why] {
                     folder_.log.event("stall", {{"why", why}});
-                    write_own(setup_.job.tracer, rank, folder, setup_.job.log);
+                    write_own(setup_.job.tracer, rank, folder, log_);
                     writes_stall_ = false;
                 });
             } catch (const std::system_error&) {

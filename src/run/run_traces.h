@@ -15,10 +15,10 @@
 
 namespace convoy {
 
-class RunTraces {
+class RunTraces : RunPart {
  public:
-    RunTraces(JobSetup& setup, RunFolder& folder, RunProgress& progress);
-    ~RunTraces();
+    explicit RunTraces(const RunPart& run) : RunPart(run) {}
+    ~RunTraces() { communicator_.on_stall(nullptr); }
 
     // Writes from another thread, because the thread that trains may wait in a collective. So the
     // trace is written even if the rank that all wait for never comes back.
@@ -36,10 +36,7 @@ class RunTraces {
     void write_alone();  // of this rank
 
  private:
-    JobSetup& setup_;
-    RunFolder& folder_;
-    RunProgress& progress_;
-    const TraceSteps steps_ = trace_steps(setup_.config.trace);
+    const TraceSteps steps_ = trace_steps(config_.trace);
     std::atomic<bool> asked_{false}, stalled_{false};  // by SIGUSR2 or --trace
     std::optional<nlohmann::json> part_;               // this rank's part of the next file
     std::atomic<bool> writes_stall_{false};

@@ -20,9 +20,9 @@ TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::string link)
     : setup_(setup),
       engine_(setup, bucket_bytes, begins_head_only(setup), [this] { return recovery_.wish(); }),
       folder_(setup, engine_, progress_),
-      report_(setup, engine_, progress_, folder_, std::move(link)),
-      traces_(setup, folder_, progress_),
-      recovery_(setup, engine_, progress_, folder_, report_, traces_),
+      report_({setup, engine_, progress_, folder_}, std::move(link)),
+      traces_({setup, engine_, progress_, folder_}),
+      recovery_({setup, engine_, progress_, folder_}, report_, traces_),
       base_lr_(base_learning_rate(config_, engine_.model->has_batch_norm())) {
     progress_.steps_per_epoch = engine_.loader->steps();
 }
