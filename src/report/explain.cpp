@@ -31,13 +31,7 @@ Explainer::Explainer(const TrainedModel& trained, int max_batch) : backend_(*tra
     const std::string text = std::regex_replace(
         trained.card.model_text, std::regex("(^|\n)([ \t]*dropout)[ \t]+[^ \t\n]+"), "$1$2 0");
     ModelOptions options = trained.card.options();
-    options.plain = true;
-    std::string last;
-    for (const LayerLine& line : trained.model->lines())
-        if (!line.name.empty()) {
-            if (!last.empty()) options.freeze += (options.freeze.empty() ? "" : ",") + last + ".";
-            last = line.name;
-        }
+    options.plain = options.head_only = true;
     whole_ = std::make_unique<Model>(text, options, backend_);
     import_weights(read_safetensors(trained.file), *whole_, backend_, /*partial=*/false);
     const std::shared_ptr<Params> params(std::shared_ptr<void>(), &whole_->params());
