@@ -28,7 +28,7 @@ enum class State { ok, note, bad };  // bad: a job would not start
 struct Diagnosis {
     State state = State::ok;
     std::string text = {};
-    std::string advice = {};  // "": there is nothing to do
+    std::string advice = {};  // printed unless the state is ok
 };
 
 // The value of the line "KEY : value" of a file; "" if there is no such line.
@@ -83,9 +83,8 @@ Diagnosis memory() {
         text += fmt::format("; the cgroup leaves {:.1f} of {:.1f} GB", gigabytes(*limit - used),
                             gigabytes(*limit));
     }
-    if (gigabytes(free) < 2)
-        return {State::note, text, "train with a small --batch and --size, or a smaller --model"};
-    return {State::ok, text};
+    return {gigabytes(free) < 2 ? State::note : State::ok, text,
+            "train with a small --batch and --size, or a smaller --model"};
 }
 
 // Of the folder, or of the parent folder in which it would be made.
@@ -107,29 +106,23 @@ Diagnosis disk(std::string folder) {
     struct statvfs space {};
     if (statvfs(folder.c_str(), &space) != 0) return {State::note, std::strerror(errno)};
     const double free = gigabytes(double(space.f_bavail) * double(space.f_frsize));
-    return {
-        free < 2 ? State::note : State::ok,
-        fmt::format("{:.1f} GB free in {}", free, printable(folder)),
-        free < 2 ? "three checkpoints of vgg16 take 3.3 GB: free some space, or --keep fewer" : ""};
+    return {free < 2 ? State::note : State::ok,
+            fmt::format("{:.1f} GB free in {}", free, printable(folder)),
+            "three checkpoints of vgg16 take 3.3 GB: free some space, or --keep fewer"};
 }
 
 Diagnosis open_files() {
     rlimit limit{};
     getrlimit(RLIMIT_NOFILE, &limit);
-    const bool few = limit.rlim_cur < 1024;
-    return {few ? State::note : State::ok, cat("up to ", limit.rlim_cur),
-            few ? "raise the limit with `ulimit -n 1024`" : ""};
+    return {limit.rlim_cur < 1024 ? State::note : State::ok, cat("up to ", limit.rlim_cur),
+            "raise the limit with `ulimit -n 1024`"};
 }
 
 Diagnosis clock() {
     timex time{};
-    const bool synchronised = adjtimex(&time) >= 0 && !(time.status & STA_UNSYNC);
-    return {
-        synchronised ? State::ok : State::note,
-        synchronised ? "synchronised" : "not synchronised, or not visible here",
-        synchronised
-            ? ""
-            : "times in the logs of several machines may differ; training does not depend on them"};
+    if (adjtimex(&time) >= 0 && !(time.status & STA_UNSYNC)) return {State::ok, "synchronised"};
+    return {State::note, "not synchronised, or not visible here",
+            "times in the logs of several machines may differ; training does not depend on them"};
 }
 
 Diagnosis gpu() {
@@ -203,6 +196,7 @@ int command_doctor(const CommandLine& line, Log&, const Stop&) {
             finding = {State::bad, error.what(),
                        "look for other programs that use it, and into the driver's log"};
         }
+        if (finding.state == State::ok) finding.advice = "";
         const auto& [state, text, advice] = finding;
         const char* name = state == State::ok ? "ok" : state == State::note ? "note" : "BAD";
         good = good && state != State::bad;
