@@ -18,11 +18,6 @@
 
 namespace convoy {
 
-// All processors, because nothing else runs.
-static int all_threads(const Config& config) {
-    return config.decode_threads > 0 ? config.decode_threads : available_cpus();
-}
-
 int command_check(const CommandLine& line, Log& log, const Stop&) {
     Config config = line.config;
     if (line.files.size() > 1) fail("check takes one data set: trainer check PATH");
@@ -33,7 +28,7 @@ int command_check(const CommandLine& line, Log& log, const Stop&) {
     DataOptions options = data_options(config);
     options.tell_faults = false;  // the report has them all
     const DataSet data = open_data(options, log);
-    return check_data(data, all_threads(config), config.json, stdout, log) > 0;
+    return check_data(data, options.threads, config.json, stdout, log) > 0;
 }
 
 // The value of --format, which must be in `written`; for auto, the first format in `written`.
@@ -58,14 +53,15 @@ int command_pack(const CommandLine& line, Log& log, const Stop&) {
         choose_format(config, {FileFormat::kTar, FileFormat::kTfrecord}) == FileFormat::kTar
             ? ShardFormat::tar
             : ShardFormat::tfrecord;
-    pack_data(open_data(data_options(config), log),
+    const DataOptions options = data_options(config);
+    pack_data(open_data(options, log),
               {.out = line.files[1],
                .format = format,
                .shard_bytes = config.shard_size.bytes,
                .max_side = config.max_side,
                .keep_order = config.keep_order,
                .seed = uint64_t(config.seed),
-               .threads = all_threads(config),
+               .threads = options.threads,
                .max_bad = config.max_bad},
               log);
     return 0;

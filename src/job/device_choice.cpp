@@ -99,8 +99,4 @@ std::unique_ptr<Backend> make_backend(const Config& config) {
     return make_backend(config.device, {.threads = config.threads, .precision = config.precision});
 }
 
-int decode_threads(const Config& config) {
-    return config.decode_threads > 0 ? config.decode_threads : std::max(1, available_cpus() / 2);
-}
-
 }  // namespace convoy

@@ -46,7 +46,5 @@ void choose_device(JobSession& job);
 
 // The backend that --device, --threads and --precision ask for.
 std::unique_ptr<Backend> make_backend(const Config& config);
-// --decode-threads, or half as many as processors.
-int decode_threads(const Config& config);
 
 }  // namespace convoy

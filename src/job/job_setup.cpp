@@ -71,11 +71,11 @@ Preprocess training_preprocess(const Config& config, InputSize size) {
 }
 
 LoaderOptions loader_options(const Config& config, const std::vector<double>& shares, int rank) {
-    const int stages = config.pipeline;
+    const int stages = config.pipeline, half = std::max(1, available_cpus() / 2);
     return {.batch = config.batch,
             .shares = stages == 1 ? shares : std::vector<double>(shares.size() / size_t(stages), 1),
             .rank = rank / stages,
-            .threads = decode_threads(config),
+            .threads = config.decode_threads > 0 ? config.decode_threads : half,
             .pixels = rank % stages == 0,
             .window = parse_shuffle(config.shuffle)};
 }
