@@ -50,7 +50,7 @@ void RunLog::become(int rank, const std::string& folder, int64_t next_step) {
     std::lock_guard lock(mutex_);
     rank_ = rank;
     if (folder == folder_ || folder.empty()) return;
-    if (file_) std::fclose(std::exchange(file_, nullptr));
+    file_.reset();
     open(folder);
     known_step_ = last_step(path_);
     open_tensorboard(next_step);
@@ -72,30 +72,27 @@ void RunLog::open(const std::string& folder) {
 bool RunLog::open_file() {
     std::error_code failed;  // as the next call says
     std::filesystem::create_directories(folder_, failed);
-    file_ = std::fopen(path_.c_str(), "a+");
+    file_.reset(std::fopen(path_.c_str(), "a+"));
     if (!file_) return false;
-    const bool cut = std::fseek(file_, -1, SEEK_END) == 0 && std::fgetc(file_) != '\n';
-    std::fseek(file_, 0, SEEK_END);
-    if (cut) std::fputc('\n', file_);
+    std::FILE* file = file_.get();
+    const bool cut = std::fseek(file, -1, SEEK_END) == 0 && std::fgetc(file) != '\n';
+    std::fseek(file, 0, SEEK_END);
+    if (cut) std::fputc('\n', file);
     return true;
 }
 
 // Opens the file first if it is not open, or was removed.
 bool RunLog::write(const std::string& text) {
     struct stat status = {};
-    if (file_ && fstat(fileno(file_), &status) == 0 && status.st_nlink == 0)
-        std::fclose(std::exchange(file_, nullptr));
+    if (file_ && fstat(fileno(file_.get()), &status) == 0 && status.st_nlink == 0) file_.reset();
     if (!file_ && !open_file()) return false;
-    if (std::fwrite(text.data(), 1, text.size(), file_) == text.size() && std::fflush(file_) == 0)
+    if (std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() &&
+        std::fflush(file_.get()) == 0)
         return true;
     const int error = errno;
-    std::fclose(std::exchange(file_, nullptr));
+    file_.reset();
     errno = error;
     return false;
-}
-
-RunLog::~RunLog() {
-    if (file_) std::fclose(file_);
 }
 
 void RunLog::plan(int64_t epochs, int64_t steps_per_epoch, int64_t total_steps, int64_t first_step,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdio>
+#include <memory>
 #include <mutex>
 #include <string>
 
@@ -23,7 +24,6 @@ class RunLog {
     // tensorboard: writes curves too.
     RunLog(Log& log, const std::string& folder, int rank, int log_every, int classes,
            bool tensorboard = false);
-    ~RunLog();
 
     // Sets the length of the run, for the time left. `clocks`: their values before the run.
     void plan(int64_t epochs, int64_t steps_per_epoch, int64_t total_steps, int64_t first_step,
@@ -72,7 +72,7 @@ class RunLog {
     bool open_file();
     bool write(const std::string& text);
     void open_tensorboard(int64_t next_step);
-    std::FILE* file_ = nullptr;
+    std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_{nullptr, std::fclose};
     std::string folder_, path_;
     const bool shows_curves_;
     std::unique_ptr<TensorBoard> tensorboard_;
