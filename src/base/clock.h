@@ -1,4 +1,4 @@
-// clock.h — seconds on the steady clock, which never jumps, and the median of several values.
+// clock.h — seconds on the steady clock, which never jumps, Unix seconds, and a median.
 #pragma once
 
 #include <algorithm>
@@ -16,6 +16,11 @@ inline double seconds_between(Clock::time_point begin, Clock::time_point end) {
 }
 inline double seconds_since(Clock::time_point begin) {
     return seconds_between(begin, Clock::now());
+}
+
+inline double unix_seconds() {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
+        .count();
 }
 
 // The middle value, or the mean of the two middle values.

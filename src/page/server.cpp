@@ -232,11 +232,9 @@ struct PageServer::Server {
         }
         if (path == "/state.json") {
             last_look = Clock::now();
-            const std::chrono::duration<double> now =
-                std::chrono::system_clock::now().time_since_epoch();
             const uint64_t after = to_number<uint64_t>(value_of(query, "after")).value_or(0);
             return {200, "application/json",
-                    state.snapshot(after, now.count())
+                    state.snapshot(after, unix_seconds())
                         .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
                     ""};
         }

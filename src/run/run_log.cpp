@@ -113,9 +113,7 @@ void RunLog::event(const char* name, const json& fields) {
     // Not stalls: another thread reports them, and only one thread may write curves.
     if (tensorboard_ && std::string_view(name) != "stall") tensorboard_->event(name, fields);
     if (path_.empty() && !page_) return;
-    const double now =
-        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-    json line = {{"event", name}, {"time", now}, {"rank", rank_}};
+    json line = {{"event", name}, {"time", unix_seconds()}, {"rank", rank_}};
     line.update(fields);
     if (page_) page_->event(line);
     if (path_.empty()) return;

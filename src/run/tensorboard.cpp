@@ -34,11 +34,6 @@ constexpr Scalar kScalars[] = {{"loss", "loss"},
                                {"data_wait", "wait/data"},
                                {"net_wait", "wait/network"},
                                {"ranks", "job/ranks"}};
-double now() {
-    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
-        .count();
-}
-
 }  // namespace
 
 class TensorBoard::File {
@@ -58,23 +53,21 @@ class TensorBoard::File {
         path_ = folder / cat(prefix, time, ".", host, ".", getpid());
         file_.reset(std::fopen(path_.c_str(), "wbxe"));
         if (!file_) give_up();
-        write(ProtoMessage().real(1, now()).bytes(3, "brain.Event:2"));
+        write(ProtoMessage().bytes(3, "brain.Event:2"));
         constexpr int kStart = 1;  // SessionLog::START
-        write(ProtoMessage()
-                  .real(1, now())
-                  .number(2, next_step)
-                  .bytes(7, ProtoMessage().number(1, kStart)));
+        write(ProtoMessage().number(2, next_step).bytes(7, ProtoMessage().number(1, kStart)));
     }
 
     // A Summary, of Values.
     void add(int64_t step, const ProtoMessage& summary) {
-        write(ProtoMessage().real(1, now()).number(2, step).bytes(5, summary));
+        write(ProtoMessage().number(2, step).bytes(5, summary));
     }
 
  private:
-    void write(const ProtoMessage& event) {
+    // An Event, of these fields and the time.
+    void write(const ProtoMessage& fields) {
         if (!file_) return;
-        const std::string record = tfrecord(event);
+        const std::string record = tfrecord(ProtoMessage().real(1, unix_seconds()).append(fields));
         if (std::fwrite(record.data(), 1, record.size(), file_.get()) != record.size() ||
             std::fflush(file_.get()) != 0)
             give_up();
