@@ -67,14 +67,10 @@ void TrainRun::begin() {
 // The remaining steps of this epoch, and those of the epochs after it.
 void TrainRun::count_steps() {
     const Position& at = progress_.at;
-    const int64_t epochs_after = config_.epochs - at.epoch - 1;
-    if (config_.steps > 0)
-        progress_.total_steps = config_.steps;
-    else if (epochs_after < 0)
-        progress_.total_steps = at.step;
-    else
-        progress_.total_steps =
-            at.step + engine_.loader->steps(at.consumed) + epochs_after * progress_.steps_per_epoch;
+    const int64_t left = engine_.loader->steps(at.consumed) +
+                         (config_.epochs - at.epoch - 1) * progress_.steps_per_epoch;
+    progress_.total_steps =
+        config_.steps > 0 ? config_.steps : at.step + std::max<int64_t>(left, 0);
 }
 
 int TrainRun::train() {
