@@ -107,13 +107,12 @@ void JobSession::take_settings_of_rank0() {
     if (line.given.contains("data")) config.val = line.config.val;
 }
 
-std::vector<int> JobSession::regroup(int64_t step, bool planned, std::string& why) {
+Ranks JobSession::regroup(int64_t step, bool planned) {
     Ranks ranks = communicator().regroup(step, planned);
-    job_.peers = std::move(ranks.peers);
-    why = std::move(ranks.why);
+    job_.peers = ranks.peers;
     lost_rank0_ |= ranks.before.front() != 0;
     log.set_prefix(cat("[rank ", rank(), "] "));
-    return ranks.before;
+    return ranks;
 }
 
 void JobSession::finish() {

@@ -26,8 +26,7 @@ class JobSession {
     // Collective, once, after rank 0 has completed its settings. Every rank's `config` gets rank
     // 0's value of each setting of the job. Throws Error if this rank's user gave another value.
     void take_settings_of_rank0();
-    // Communicator::regroup. Returns the old ranks of the new ring's members. `why`: for the log.
-    std::vector<int> regroup(int64_t step, bool planned, std::string& why);
+    Ranks regroup(int64_t step, bool planned);       // Communicator::regroup
     bool lost_rank0() const { return lost_rank0_; }  // the rank 0 with which the job began
     // Waits for all ranks and leaves the job. From now on the loss of this rank is no failure.
     void finish();

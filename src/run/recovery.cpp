@@ -151,17 +151,16 @@ void Recovery::wait_for_ranks() {
 
 void regroup_before_start(JobSession& job) {
     const int world = job.world();
-    for (std::string why;;) {
-        try {
-            job.regroup(-1, false, why);
+    for (;;) try {
+            const Ranks ranks = job.regroup(-1, false);
             (void)gather_json(job.communicator(), nullptr);  // see tell()
             if (job.world() < world)
-                job.log.notice(why, "; nothing was trained yet, so they set up the job again");
+                job.log.notice(ranks.why,
+                               "; nothing was trained yet, so they set up the job again");
             return;
         } catch (const RingBroken&) {
             // once more
         }
-    }
 }
 
 void Recovery::go_on() {
@@ -172,9 +171,10 @@ void Recovery::go_on() {
     const bool planned = std::exchange(planned_, false);
     if (report_.has_begun() && !planned) traces_.keep();
     engine_.drop();
-    std::string why;
+    Ranks ranks;
     for (;;) try {
-            cut_shares(setup_.job.regroup(progress_.at.step, planned, why));
+            ranks = setup_.job.regroup(progress_.at.step, planned);
+            cut_shares(ranks.before);
             const std::vector<json> all = tell();
             agree(all, take_shares(all));
             break;
@@ -185,10 +185,10 @@ void Recovery::go_on() {
     take_over();
     const double seconds = seconds_since(begin);
     engine_.track->add(kTraceNewRing, begin, Clock::now(), setup_.world());
-    log_.notice(why, fmt::format(", {:.2f} s", seconds));
+    log_.notice(ranks.why, fmt::format(", {:.2f} s", seconds));
     folder_.log.event("regroup", {{"step", progress_.at.step},
                                   {"ranks", setup_.world()},
-                                  {"why", why},
+                                  {"why", ranks.why},
                                   {"seconds", seconds}});
     report_.new_ring();
 }
