@@ -197,8 +197,9 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
         // One rank may be lost while another still sets up: see train_in_job().
         for (bool is_done = cut.early; !is_done; job.config = line.config) try {
                 JobSetup setup = set_up_job(job);
+                setup.bucket_bytes = 16 << 10;
                 if (operations < 0) operations = 0;
-                status = TrainRun(setup, 16 << 10, {}).run();
+                status = TrainRun(setup).run();
                 is_done = true;
             } catch (const RingBroken&) {
                 regroup_before_start(job);

@@ -11,8 +11,8 @@ int train_in_job(JobSession& job) {
     for (;; job.config = job.line.config) {
         try {
             JobSetup setup = set_up_job(job);
-            const Preflight preflight = run_preflight(setup);
-            return TrainRun(setup, preflight.bucket_bytes, preflight.link).run();
+            run_preflight(setup);
+            return TrainRun(setup).run();
         } catch (const RingBroken&) {
             regroup_before_start(job);
         } catch (const SetUpAgain&) {}

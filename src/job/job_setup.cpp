@@ -165,11 +165,11 @@ static JobData fingerprints(const DataSet& data) {
             data.val ? fmt::format("{:016x}", data.val->fingerprint()) : "", data.description};
 }
 
-Offer make_offer(const JobSetup& setup, size_t bucket_bytes) {
+Offer make_offer(const JobSetup& setup) {
     return {job_settings(setup.config, kTrain),
             {setup.model_text, setup.classes, setup.fresh},
             fingerprints(setup.data),
-            bucket_bytes,
+            setup.bucket_bytes,
             setup.shares.speed};
 }
 

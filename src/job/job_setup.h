@@ -33,9 +33,11 @@ struct JobSetup {
     DataSet data = {};
     // --shards mine: images that each rank holds; else empty.
     std::vector<int64_t> train_parts = {}, val_parts = {};
-    std::vector<size_t> cuts = {};  // --sync pipeline: the first layer of each stage
-    std::string stages_text = {};   // a description of the stages, for people
-    uint64_t fingerprint = 0;       // of the training set, over all ranks
+    std::vector<size_t> cuts = {};              // --sync pipeline: the first layer of each stage
+    std::string stages_text = {};               // a description of the stages, for people
+    std::string link_text = {};                 // on rank 0, a line about the slowest link
+    size_t bucket_bytes = kDefaultBucketBytes;  // of gradients that are summed together
+    uint64_t fingerprint = 0;                   // of the training set, over all ranks
     std::string order = {};  // names the order of an epoch: in another one a position means nothing
     bool fresh = true;  // every rank can draw the start weights: no --init, --resume or whitening
     std::optional<Checkpoint> resumed = {};  // on rank 0 with --resume
@@ -51,8 +53,8 @@ struct JobSetup {
 // if an option of another rank contradicts them, or if its images differ.
 JobSetup set_up_job(JobSession& job);
 
-// The data that a newcomer needs. bucket_bytes: the bucket size of the job's reducers.
-Offer make_offer(const JobSetup& setup, size_t bucket_bytes);
+// The data that a newcomer needs.
+Offer make_offer(const JobSetup& setup);
 
 // Collective. Throws Error on all ranks if any rank sees other images than rank 0.
 void compare_data(JobSession& job, const DataSet& data);

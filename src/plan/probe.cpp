@@ -123,7 +123,7 @@ JobTiming probe_job(const JobSetup& setup, Communicator& communicator, bool brie
     return timing;
 }
 
-Preflight run_preflight(JobSetup& setup) {
+void run_preflight(JobSetup& setup) {
     const Config& config = setup.config;
     Shares& shares = setup.shares;
     if (setup.job.is_newcomer()) {
@@ -135,28 +135,28 @@ Preflight run_preflight(JobSetup& setup) {
                 "this rank trains {:.1f} img/s, a rank with weight 1 {:.1f}: --share {:g}", speed,
                 shares.speed, shares.newcomer));
         }
-        return {setup.job.offer().bucket, {}};
+        setup.bucket_bytes = setup.job.offer().bucket;
+        return;
     }
-    if (setup.world() == 1 || config.preflight == Toggle::kOff || config.pipeline > 1)
-        return {kDefaultBucketBytes, {}};
+    if (setup.world() == 1 || config.preflight == Toggle::kOff || config.pipeline > 1) return;
 
     const JobTiming timing = probe_job(setup, setup.communicator(), /*brief=*/true);
+    setup.bucket_bytes = timing.bucket_bytes;
     if (shares.fair) {
         shares.weights = fair_shares(timing, setup.world());
         double speeds = 0;
         for (const RankTiming& rank : timing.ranks) speeds += rank.together;
         shares.speed = speeds / std::accumulate(shares.weights.begin(), shares.weights.end(), 0.0);
     }
-    if (setup.rank() != 0) return {timing.bucket_bytes, {}};
+    if (setup.rank() != 0) return;
     for (const std::string& warning :
          plan_warnings(timing, setup.job.peers(), config.batch, shares.weights))
         setup.job.log.notice(warning);
     const EdgeTiming slowest = slowest_edge(timing.edges);
-    return {timing.bucket_bytes,
-            fmt::format("slowest link: rank {} to rank {}, {:.0f} Mbit/s, {:.2f} ms; buckets of "
-                        "{:.1f} MB",
-                        slowest.from, slowest.to, mbit_per_second(slowest),
-                        1e3 * slowest.latency_seconds, double(timing.bucket_bytes) / (1 << 20))};
+    setup.link_text = fmt::format(
+        "slowest link: rank {} to rank {}, {:.0f} Mbit/s, {:.2f} ms; buckets of {:.1f} MB",
+        slowest.from, slowest.to, mbit_per_second(slowest), 1e3 * slowest.latency_seconds,
+        double(timing.bucket_bytes) / (1 << 20));
 }
 
 }  // namespace convoy

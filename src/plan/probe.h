@@ -19,13 +19,10 @@ JobTiming probe_job(const JobSetup& setup, Communicator& communicator, bool brie
 std::vector<double> time_sums(
     Communicator& communicator, size_t bytes, double seconds, const Stop& stop = [] { return 0; });
 
-struct Preflight {
-    size_t bucket_bytes = 0;
-    std::string link = {};  // on rank 0, a line about the slowest link
-};
 // The short measurement before a job of several ranks trains. Sets the shares of `--share auto`,
-// and warns on rank 0's log of slow links and slow ranks. Does nothing in a job of one rank, with a
-// pipeline, or with CONVOY_PREFLIGHT=off. Collective; every rank gets rank 0's decisions.
-Preflight run_preflight(JobSetup& setup);
+// bucket_bytes and link_text, and warns on rank 0's log of slow links and slow ranks. Does nothing
+// in a job of one rank, with a pipeline, or with CONVOY_PREFLIGHT=off. Collective; every rank gets
+// rank 0's decisions.
+void run_preflight(JobSetup& setup);
 
 }  // namespace convoy

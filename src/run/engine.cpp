@@ -7,8 +7,8 @@
 
 namespace convoy {
 
-Engine::Engine(JobSetup& setup, size_t bytes, bool its_head_only, std::function<int()> wish)
-    : bucket_bytes(bytes), setup_(setup), wish_(std::move(wish)) {
+Engine::Engine(JobSetup& setup, bool its_head_only, std::function<int()> wish)
+    : setup_(setup), wish_(std::move(wish)) {
     make_state(its_head_only);
     build();
 }
@@ -67,7 +67,7 @@ void Engine::build() {
     if (images.val) val_loader = make_loader(images.val, false, 2);
 
     TrainerOptions options(config);
-    options.bucket_bytes = bucket_bytes;
+    options.bucket_bytes = setup_.bucket_bytes;
     options.cuts = setup_.cuts;
     options.replicas = replica_backends_;
     options.tracer = &setup_.job.tracer;
@@ -150,7 +150,7 @@ void Engine::open_tracks() {
         return setup_.job.tracer.track(name, place, entries);
     };
     const size_t parts = size_t(model->params().is_whole ? config.accumulate : config.micro);
-    const size_t buckets = 8 + model->params().grads_size * sizeof(float) / bucket_bytes;
+    const size_t buckets = 8 + model->params().grads_size * sizeof(float) / setup_.bucket_bytes;
     const size_t messages = buckets * size_t(2 * setup_.world() + 1);
     const size_t slices = (4 * model->lines().size() + 8) * parts + 16;
     track = track_of("trainer", 1, slices + 2 * buckets);

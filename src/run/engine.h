@@ -22,7 +22,7 @@ namespace convoy {
 class Engine {
  public:
     // wish: see Trainer. head_only: trains the last layer alone (--freeze-epochs).
-    Engine(JobSetup& setup, size_t bucket_bytes, bool head_only, std::function<int()> wish);
+    Engine(JobSetup& setup, bool head_only, std::function<int()> wish);
 
     // Fresh weights and optimizer state, instead of those that exist.
     void make_state(bool head_only);
@@ -34,7 +34,6 @@ class Engine {
     Clocks clocks() const;  // of all engines of this run
     std::string memory_text() const;
 
-    const size_t bucket_bytes;
     // For others to use; only the engine replaces them.
     std::unique_ptr<Backend> backend;
     std::unique_ptr<Model> model;

@@ -10,7 +10,7 @@
 
 namespace convoy {
 
-RunReport::RunReport(const RunPart& run, std::string link) : RunPart(run), link_(std::move(link)) {
+RunReport::RunReport(const RunPart& run) : RunPart(run) {
     folder_.log.print_events(config_.json);
     if (config_.page.empty()) return;
     page_address(config_.page);  // a mistake in it ends the run here
@@ -234,7 +234,7 @@ void RunReport::print_ranks() const {
     for (const Peer& peer : setup_.job.peers())
         log_.info(fmt::format("{:>4}  {:>5g}  {:<21}  {}", peer.rank, shares[size_t(peer.rank)],
                               peer.address, peer.host));
-    if (!link_.empty()) log_.info(link_);
+    if (!setup_.link_text.empty()) log_.info(setup_.link_text);
     if (const std::string cuts = split_groups(); !cuts.empty()) log_.info(cuts);
 }
 

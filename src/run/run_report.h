@@ -14,8 +14,7 @@ namespace convoy {
 
 class RunReport : RunPart {
  public:
-    // link: the pre-flight's line about the network.
-    RunReport(const RunPart& run, std::string link);
+    explicit RunReport(const RunPart& run);
 
     void begin(double base_lr);  // before the first step of this process
     bool has_begun() const { return usage_.has_value(); }
@@ -37,7 +36,6 @@ class RunReport : RunPart {
     void print_ranks() const;
     std::string split_groups() const;
 
-    const std::string link_;
     PageState page_state_;  // --page
     std::unique_ptr<PageServer> page_;
     std::optional<Usage> usage_;

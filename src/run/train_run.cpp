@@ -16,11 +16,11 @@ static bool begins_head_only(const JobSetup& setup) {
     return at.epoch < frozen || (at.epoch == frozen && at.epoch > 0 && at.consumed == 0);
 }
 
-TrainRun::TrainRun(JobSetup& setup, size_t bucket_bytes, std::string link)
+TrainRun::TrainRun(JobSetup& setup)
     : setup_(setup),
-      engine_(setup, bucket_bytes, begins_head_only(setup), [this] { return recovery_.wish(); }),
+      engine_(setup, begins_head_only(setup), [this] { return recovery_.wish(); }),
       folder_(setup, engine_, progress_),
-      report_({setup, engine_, progress_, folder_}, std::move(link)),
+      report_({setup, engine_, progress_, folder_}),
       traces_({setup, engine_, progress_, folder_}),
       recovery_({setup, engine_, progress_, folder_}, report_, traces_),
       base_lr_(base_learning_rate(config_, engine_.model->has_batch_norm())) {
@@ -61,7 +61,7 @@ int TrainRun::run() {
 void TrainRun::begin() {
     count_steps();
     report_.begin(base_lr_);
-    communicator_.offer(offer_text(make_offer(setup_, engine_.bucket_bytes)));
+    communicator_.offer(offer_text(make_offer(setup_)));
 }
 
 // The remaining steps of this epoch, and those of the epochs after it.

@@ -17,8 +17,7 @@ namespace convoy {
 
 class TrainRun {
  public:
-    // link: the pre-flight's line about the network. `setup` must outlive the run.
-    TrainRun(JobSetup& setup, size_t bucket_bytes, std::string link = "");
+    explicit TrainRun(JobSetup& setup);  // which must outlive the run
     // Trains to the end, or to the step at which all ranks agree to stop. Returns the exit status.
     // If it fails, the other ranks get the cause, and the last complete step is saved. Throws
     // SetUpAgain.
