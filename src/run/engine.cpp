@@ -44,7 +44,7 @@ void Engine::build() {
     sharing = loader_options(config, setup_.shares.weights, setup_.rank());
     sharing.parts = setup_.train_parts;
     LoaderOptions validating = sharing;
-    validating.parts = setup_.val_parts;
+    validating.parts = setup_.val_parts, validating.training = false;
     const int max_batch =
         int(std::max({Loader::max_share(sharing), Loader::max_share(validating), int64_t(1)}));
     model->expect(max_batch);
@@ -63,8 +63,8 @@ void Engine::build() {
     if (!images.train) open_images();
     if (config.early_stop > 0 && !images.val)
         fail("--early-stop needs validation images: give --val or --val-split");
-    loader = make_loader(images.train, true, 3);  // the batch in training, and two ahead
-    if (images.val) val_loader = make_loader(images.val, false, 2);
+    loader = make_loader(images.train, sharing, 3);  // the batch in training, and two ahead
+    if (images.val) val_loader = make_loader(images.val, validating, 2);
 
     TrainerOptions options(config);
     options.bucket_bytes = setup_.bucket_bytes;
@@ -130,11 +130,8 @@ void Engine::open_images() {
     images.val = keep(setup_.data.val);
 }
 
-std::unique_ptr<Loader> Engine::make_loader(SourcePtr source, bool training, int slots) {
-    LoaderOptions options = sharing;
-    options.training = training;
-    if (!training) options.parts = setup_.val_parts;
-    if (!training) options.tracks.clear();
+std::unique_ptr<Loader> Engine::make_loader(SourcePtr source, const LoaderOptions& options,
+                                            int slots) {
     return std::make_unique<Loader>(std::move(source),
                                     training_preprocess(setup_.config, model->input()), options,
                                     options.pixels ? lend_slots(*backend, *model, slots)
@@ -161,7 +158,6 @@ void Engine::open_tracks() {
     if (setup_.world() > 1 || setup_.communicator().min_world() > 0)  // others may come
         setup_.communicator().record(track_of("network: collectives, sends", 3, messages),
                                      track_of("network: receives", 4, messages));
-    sharing.tracks.clear();
     for (int i = 0; i < sharing.threads; ++i)
         sharing.tracks.push_back(track_of(
             cat("decoder ", i), 10 + i, size_t(2 * Loader::max_share(sharing) / sharing.threads)));

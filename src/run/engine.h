@@ -55,7 +55,7 @@ class Engine {
  private:
     void open_images();
     void open_tracks();
-    std::unique_ptr<Loader> make_loader(SourcePtr source, bool training, int slots);
+    std::unique_ptr<Loader> make_loader(SourcePtr source, const LoaderOptions& options, int slots);
 
     JobSetup& setup_;
     const std::function<int()> wish_;
