@@ -23,7 +23,7 @@ std::string percent(Interval interval) {
 
 // The classes that have images, the lowest recall first.
 std::vector<int> worst_first(const Quality& quality) {
-    std::vector<int> order(size_t(quality.classes()));
+    std::vector<int> order(size_t(quality.classes));
     std::iota(order.begin(), order.end(), 0);
     std::vector<double> recall;
     for (const int c : order) recall.push_back(quality.of_class(c).recall());
@@ -61,7 +61,7 @@ std::string pairs_table(const Evaluated& result) {
     const Quality& quality = result.quality;
     const std::vector<std::string>& classes = result.card.classes;
     std::vector<std::vector<std::string>> rows;
-    if (quality.classes() > kMostInTable) {
+    if (quality.classes > kMostInTable) {
         for (const auto& [truth, guess, images] : quality.confusions(50))
             rows.push_back({html_text(classes[truth]), html_text(classes[guess]), cat(images)});
         return html_table({"class", "guess", "images"}, rows);
@@ -113,7 +113,7 @@ json as_json(const Evaluated& result) {
     const Sums& sums = result.sums;
     const Quality& quality = result.quality;
     json classes = json::array(), bins = json::array(), mistakes = json::array();
-    for (int c = 0; c < quality.classes(); ++c) {
+    for (int c = 0; c < quality.classes; ++c) {
         const ClassQuality q = quality.of_class(c);
         classes.push_back({{"class", result.card.classes[size_t(c)]},
                            {"images", q.images},
@@ -133,8 +133,8 @@ json as_json(const Evaluated& result) {
                             {"guess", result.card.classes[size_t(m.guess)]},
                             {"probability", m.probability}});
     json pairs = json::array();
-    for (auto row = quality.pairs.begin(); row != quality.pairs.end(); row += quality.classes())
-        pairs.push_back(std::vector<int64_t>(row, row + quality.classes()));
+    for (auto row = quality.pairs.begin(); row != quality.pairs.end(); row += quality.classes)
+        pairs.push_back(std::vector<int64_t>(row, row + quality.classes));
     return {{"model", result.file},
             {"data", result.data},
             {"images", sums.count},

@@ -19,10 +19,10 @@ Interval wilson_interval(double right, double n) {
             right < n ? (middle + reach) / (1 + z2) : 1};
 }
 
-Quality::Quality(int classes)
-    : pairs(classes > kMostClasses ? 0 : size_t(classes) * size_t(classes)),
-      bins(kBins),
-      classes_(classes) {}
+Quality::Quality(int its_classes)
+    : classes(its_classes),
+      pairs(classes > kMostClasses ? 0 : size_t(classes) * size_t(classes)),
+      bins(kBins) {}
 
 static void keep_worst(std::vector<Mistake>& worst, Mistake&& mistake) {
     if (worst.size() == Quality::kMostMistakes && mistake.probability <= worst.back().probability)
@@ -35,13 +35,13 @@ static void keep_worst(std::vector<Mistake>& worst, Mistake&& mistake) {
 
 void Quality::add(const Batch& batch, std::span<const float> logits) {
     for (size_t n = 0; n < size_t(batch.n); ++n) {
-        const auto row = logits.subspan(n * size_t(classes_), size_t(classes_));
+        const auto row = logits.subspan(n * size_t(classes), size_t(classes));
         const auto best = std::ranges::max_element(row);
         const int truth = batch.labels[n], guess = int(best - row.begin());
         float sum = 0;
         for (const float logit : row) sum += std::exp(logit - *best);
         const float probability = std::isfinite(sum) ? 1 / sum : 0;
-        if (!pairs.empty()) ++pairs[size_t(truth) * size_t(classes_) + size_t(guess)];
+        if (!pairs.empty()) ++pairs[size_t(truth) * size_t(classes) + size_t(guess)];
         Bin& bin = bins[std::min(size_t(probability * kBins), kBins - 1)];
         ++bin.images, bin.right += truth == guess, bin.probability += probability;
         if (truth != guess)
@@ -86,8 +86,8 @@ void Quality::gather(Communicator& communicator, const Source& source) {
 }
 
 ClassQuality Quality::of_class(int c) const {
-    ENSURE(!pairs.empty(), classes_, " classes are too many");
-    const size_t C = size_t(classes_), own = size_t(c);
+    ENSURE(!pairs.empty(), classes, " classes are too many");
+    const size_t C = size_t(classes), own = size_t(c);
     ClassQuality quality{0, 0, pairs[own * C + own]};
     for (size_t i = 0; i < C; ++i)
         quality.images += pairs[own * C + i], quality.guessed += pairs[i * C + own];
@@ -96,7 +96,7 @@ ClassQuality Quality::of_class(int c) const {
 
 std::vector<Quality::Confusion> Quality::confusions(size_t most) const {
     std::vector<Confusion> all;
-    const size_t C = size_t(classes_);
+    const size_t C = size_t(classes);
     for (size_t i = 0; i < pairs.size(); ++i)
         if (pairs[i] > 0 && i / C != i % C) all.push_back({i / C, i % C, pairs[i]});
     std::ranges::stable_sort(all, std::greater(), &Confusion::images);

@@ -41,14 +41,13 @@ class Quality {
     static constexpr int kMistakeSide = 128;
     static constexpr size_t kBins = 15;  // of probability, equally wide
 
-    explicit Quality(int classes);
+    explicit Quality(int its_classes);
 
     // logits: n × classes, finite or not.
     void add(const Batch& batch, std::span<const float> logits);
     // Adds up all ranks, on all ranks. Collective. Reads the mistakes again from `source`.
     void gather(Communicator& communicator, const Source& source);
 
-    int classes() const { return classes_; }
     ClassQuality of_class(int c) const;
     // Up to `most` pairs of a true class and a wrong guess, the most frequent first.
     struct Confusion {
@@ -60,6 +59,7 @@ class Quality {
     // and Hauskrecht, 2015).
     double calibration_error() const;
 
+    const int classes;
     // [truth · classes + guess]: images. Floats, to be summed over ranks; none above kMostClasses.
     std::vector<float> pairs;
     // Guesses by their probability. Bin i begins at i / kBins: number of guesses, number of right
@@ -69,9 +69,6 @@ class Quality {
     };
     std::vector<Bin> bins;
     std::vector<Mistake> worst;  // the worst first
-
- private:
-    const int classes_;
 };
 
 }  // namespace convoy
