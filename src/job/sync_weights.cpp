@@ -5,23 +5,6 @@
 
 namespace convoy {
 
-// The values in host memory, for the network: in place, or as a copy in `copy`.
-static std::span<float> on_host(float* values, size_t n, Backend& backend,
-                                std::vector<float>& copy) {
-    backend.synchronize();
-    if (backend.host_visible()) return {values, n};
-    copy.resize(n);
-    backend.download(copy.data(), values, n * sizeof(float));
-    return copy;
-}
-
-void broadcast_from_rank0(float* values, size_t n, Backend& backend, Communicator& communicator) {
-    std::vector<float> copy;
-    const std::span<float> floats = on_host(values, n, backend, copy);
-    communicator.broadcast(std::as_writable_bytes(floats));
-    if (!copy.empty()) backend.upload(values, copy.data(), n * sizeof(float));
-}
-
 // Returns the numbers of every rank, by rank.
 static std::vector<std::vector<uint64_t>> gather_sums(const std::vector<uint64_t>& mine,
                                                       Communicator& communicator) {
@@ -35,7 +18,7 @@ static std::vector<std::vector<uint64_t>> gather_sums(const std::vector<uint64_t
 
 struct Held {  // a part of an arena, as this rank has it
     size_t arena, begin, size;
-    std::span<float> host = {};
+    std::span<float> host = {};  // the arena itself, or `copy` if the host cannot read it
     std::vector<float> copy = {};
 };
 
@@ -74,9 +57,15 @@ Difference compare_with(int root, const std::vector<bool>& same, Params& params,
              params.is_whole ? std::vector{Params::Range{0, sizes[i]}} : params.owned)
             if (range.end <= sizes[i]) parts.push_back({i, range.begin, range.end - range.begin});
     std::vector<uint64_t> mine(parts.size());
+    backend.synchronize();
     for (size_t p = 0; p < parts.size() && !arenas.empty(); ++p) {
         Held& part = parts[p];
-        part.host = on_host(arenas[part.arena].data() + part.begin, part.size, backend, part.copy);
+        part.host = arenas[part.arena].subspan(part.begin, part.size);
+        if (!backend.host_visible()) {
+            part.copy.resize(part.size);
+            backend.download(part.copy.data(), part.host.data(), part.size * sizeof(float));
+            part.host = part.copy;
+        }
         mine[p] = checksum(part.host);
     }
     const auto all = gather_sums(mine, communicator);

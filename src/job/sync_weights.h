@@ -1,13 +1,10 @@
-// sync_weights.h — compares values across ranks, and copies one rank's values to all ranks.
+// sync_weights.h — compares weights and state across ranks, and copies one rank's to all ranks.
 #pragma once
 
 #include "net/communicator.h"
 #include "src/model/params.h"
 
 namespace convoy {
-
-// Copies rank 0's `n` floats of device memory to every rank. Collective (with one n), blocking.
-void broadcast_from_rank0(float* values, size_t n, Backend& backend, Communicator& communicator);
 
 // The number of floats of each arena.
 std::vector<size_t> sizes_of(const std::vector<std::span<float>>& arenas);

@@ -5,7 +5,6 @@
 #include "src/checkpoint/weights.h"
 #include "src/job/device_choice.h"
 #include "src/job/exchange.h"
-#include "src/job/sync_weights.h"
 
 namespace convoy {
 
@@ -33,9 +32,14 @@ TrainedModel load_trained_model(const Config& config, Communicator& communicator
     trained.model->plan(max_batch, /*training=*/false);
     if (communicator.rank() == 0)
         import_weights(content, *trained.model, *trained.backend, /*partial=*/false);
-    Params& params = trained.model->params();
-    if (communicator.world() > 1)
-        broadcast_from_rank0(params.weights, params.weights_size, *trained.backend, communicator);
+    if (communicator.world() > 1) {
+        const Params& params = trained.model->params();
+        std::vector<float> weights(params.weights_size);
+        const size_t bytes = weights.size() * sizeof(float);
+        trained.backend->download(weights.data(), params.weights, bytes);
+        communicator.broadcast(std::as_writable_bytes(std::span(weights)));
+        trained.backend->upload(params.weights, weights.data(), bytes);
+    }
     return trained;
 }
 
