@@ -1,4 +1,3 @@
-// train_run.cpp — the loop of a training run: epochs, steps, validations.
 #include "src/run/train_run.h"
 
 #include <algorithm>

@@ -1,12 +1,5 @@
 // train_run.h — a training run, from its first step to its last: the loop of epochs, steps and
-// validations. It uses these parts. Each part knows only the parts above it:
-//
-//   RunProgress how far the run is                                       (progress.h)
-//   Engine      model, optimizer, loaders and trainer of this rank       (engine.h)
-//   RunFolder   log and checkpoints, on the rank that saves              (run_folder.h)
-//   RunReport   start table, page, usage, last lines                     (run_report.h)
-//   RunTraces   what each thread did                                     (run_traces.h)
-//   Recovery    the start, lost ranks, ranks that come and go            (recovery.h)
+// validations. README.md draws its parts.
 #pragma once
 
 #include <string>
