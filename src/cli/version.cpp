@@ -1,4 +1,3 @@
-// version.cpp — see version.h.
 #include "src/cli/version.h"
 
 #include <archive.h>

@@ -1,4 +1,3 @@
-// eval_report.cpp — see eval_report.h.
 #include "src/report/eval_report.h"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// explain.cpp — see explain.h.
 #include "src/report/explain.h"
 
 #include <algorithm>

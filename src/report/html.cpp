@@ -1,4 +1,3 @@
-// html.cpp — see html.h.
 #include "src/report/html.h"
 
 #include <openssl/evp.h>
