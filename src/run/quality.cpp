@@ -19,8 +19,8 @@ Interval wilson_interval(double right, double n) {
             right < n ? (middle + reach) / (1 + z2) : 1};
 }
 
-Quality::Quality(int its_classes)
-    : classes(its_classes),
+Quality::Quality(int classes)
+    : classes(classes),
       pairs(classes > kMostClasses ? 0 : size_t(classes) * size_t(classes)),
       bins(kBins) {}
 

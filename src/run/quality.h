@@ -41,7 +41,7 @@ class Quality {
     static constexpr int kMistakeSide = 128;
     static constexpr size_t kBins = 15;  // of probability, equally wide
 
-    explicit Quality(int its_classes);
+    explicit Quality(int classes);
 
     // logits: n × classes, finite or not.
     void add(const Batch& batch, std::span<const float> logits);
