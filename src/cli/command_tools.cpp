@@ -104,7 +104,7 @@ int command_models(const CommandLine& line, Log& log, const Stop&) {
     }
     Table table(line.config.json);
     for (const std::string& name : built_in_models())
-        table.row({{"model", name, "model"},
+        table.row({{"model", name, "model", "{:<18}"},
                    {"input", input_size_text(model_input_size(model_text(name))), "input"}});
     log.info(
         "\n`trainer models NAME` prints the text of a network, as a start for your own --model "
