@@ -356,7 +356,6 @@ TEST_CASE("options: what excludes or needs another option is named with it") {
         {{"eval", "--rank", "1"}, {"--rank 1", "--coord"}},
         {{"--init", "w", "--resume", "r"}, {"--init", "--resume"}},
         {{"--min-world", "2", "--elastic", "off"}, {"--min-world 2", "--elastic off"}},
-        {{"export", "--with-preprocessing"}, {"--with-preprocessing", "--format onnx"}},
         {{"bench", "train", "--forward", "--compute", "1"}, {"--forward", "--compute"}},
         {{"bench", "train", "--sync", "server"}, {"--sync server"}},
     };

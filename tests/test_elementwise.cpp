@@ -171,8 +171,8 @@ TEST_CASE("bf16: scale_channels and its gradient match their formulas, and dx ma
 static void check_copy_channels(Backend& backend) {
     struct {
         int pixels, wide, narrow, first;
-    } cases[] = {{1, 1, 1, 0},      {35, 7, 3, 4},   {64, 40, 8, 32},
-                 {1000, 33, 33, 0}, {9, 66, 33, 33}, {5, 12, 4, 2}};
+    } cases[] = {{1, 1, 1, 0},    {35, 7, 3, 4}, {64, 40, 8, 32}, {1000, 33, 33, 0},
+                 {9, 66, 33, 33}, {5, 12, 4, 2}, {50, 2, 1, 1},   {50, 6, 1, 3}};
     for (const auto& c : cases) {
         const Shape wide_shape{c.pixels, 1, 1, c.wide}, narrow_shape{c.pixels, 1, 1, c.narrow};
         std::vector<float> wide = random_floats(wide_shape.elems(), 1);

@@ -278,14 +278,15 @@ static std::string random_layers(Random& random, int depth, int& name, int layer
                     "avgpool 1\nconv2d ", id, " out 4 size 1\n",
                     random.below(2) ? "silu\n" : "sigmoid\n", "end\n");
         } else if (kind == 8 && depth < 2 && random.below(3) == 0) {
-            text += cat("conv2d ", id, " out 4 size 1\nbranches split yes shuffle ",
-                        random.below(2) ? "yes\n" : "no\n");
+            const int part = 2 << random.below(2);
+            text += cat("conv2d ", id, " out 4 size 1\nbranches split ", part == 2 ? "yes" : "no",
+                        " shuffle ", random.below(2) ? "yes\n" : "no\n");
             if (random.below(2))
                 text += random_layers(random, depth + 1, name, int(random.below(3)), true) +
-                        cat("conv2d ", id, "a out 2 size 1\n");
-            text +=
-                cat("|\n", random_layers(random, depth + 1, name, int(random.below(3)), true),
-                    "conv2d ", id, "b out 2 size 1\n", random.below(2) ? "relu\n" : "", "end\n");
+                        cat("conv2d ", id, "a out ", part, " size 1\n");
+            text += cat("|\n", random_layers(random, depth + 1, name, int(random.below(3)), true),
+                        "conv2d ", id, "b out ", part, " size 1\n", random.below(2) ? "relu\n" : "",
+                        "end\n");
         } else if (kind == 8 && depth < 2) {
             text += "branches\n";
             for (uint64_t more = 1 + random.below(2); more > 0; --more)

@@ -83,6 +83,11 @@ relu
 layernorm fn
 scale fs start 2
 pointwise fp out 9
+branches shuffle yes
+linear s1 out 3
+|
+linear s2 out 3
+end
 linear f2 out classes
 )";
 static const char* kRow = "input 8\nconv2d c out classes size 3\navgpool 1\n";

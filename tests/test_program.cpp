@@ -192,10 +192,12 @@ TEST_CASE("program: trains, logs, validates, evaluates, predicts, exports, impor
     const std::string file = folder / "w.safetensors", again = folder / "again.safetensors";
     output_of({"export", "--from", run, "--out", file});
     const std::string onnx = folder / "m.onnx";
-    output_of({"export", "--from", run, "--format", "onnx", "--with-preprocessing", "--out", onnx});
-    CHECK(contains(read_file(onnx), "conv5.weight"));
-    output_of({"export", "--from", run, "--out", onnx});  // the name says which format
-    CHECK(contains(read_file(onnx), "logits"));
+    output_of({"export", "--from", run, "--with-preprocessing", "--out", onnx});
+    CHECK(contains(read_file(onnx), "probabilities"));  // the name says which format
+    output_of({"export", "--from", run, "--format", "onnx", "--out", folder / "m"});
+    CHECK(contains(read_file(folder / "m"), "conv5.weight"));
+    CHECK(contains(output_of({"export", "--from", run, "--with-preprocessing", "--out", file}, 1),
+                   "--out FILE.onnx"));
     output_of({"export", "--from", run, "--format", "tar", "--out", onnx}, 1);
     output_of(Words{"import", file, "--out", again} +
               typed("--model tiny --size 32 --classes circle,square,triangle"));

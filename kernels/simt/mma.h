@@ -108,7 +108,7 @@ class AsyncCopies {
  public:
     template <int kBytes>
     void copy(void* to, const void* from, bool there) {
-        static_assert(kBytes == 4 || kBytes == 16);
+        static_assert(kBytes == 16);
         if (reinterpret_cast<uintptr_t>(to) % kBytes || reinterpret_cast<uintptr_t>(from) % kBytes)
             fault(cat("cp.async of ", kBytes, " bytes: an address is not aligned to them"));
         if (requested_ - done_ == kMost) fault(cat("cp.async: more than ", kMost, " on their way"));

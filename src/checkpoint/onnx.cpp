@@ -77,7 +77,7 @@ struct Graph {
     void add_bent(const char* op, float slope) { add(op, {value}, {attribute("alpha", slope)}); }
     void make_row() {
         if (!is_row) add("Flatten", {value}, {attribute("axis", 1)});
-        is_row = true;
+        is_row = true, H = W = 1;
     }
     void add_layers(const std::vector<LayerText>& layers);
 };
@@ -169,7 +169,7 @@ void branches(const LayerText& layer, Graph& graph) {
     };
     reshape({0, B, -1, graph.H * graph.W});
     graph.add("Transpose", {graph.value}, {attribute("perm", {0, 2, 1, 3})});
-    reshape({0, -1, graph.H, graph.W});
+    graph.is_row ? reshape({0, -1}) : reshape({0, -1, graph.H, graph.W});
 }
 
 void excite(const LayerText& layer, Graph& graph) {

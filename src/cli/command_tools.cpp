@@ -31,17 +31,14 @@ int command_check(const CommandLine& line, Log& log, const Stop&) {
     return check_data(data, options.threads, config.json, stdout, log) > 0;
 }
 
-// The value of --format, which must be in `written`; for auto, the first format in `written`.
-static FileFormat choose_format(const Config& config, const std::vector<FileFormat>& written) {
-    if (config.format == FileFormat::kAuto) return written[0];
-    if (std::ranges::find(written, config.format) != written.end()) return config.format;
-    std::vector<std::string> names;
-    for (Config one; const FileFormat format : written) {
-        one.format = format;
-        names.push_back(get_option(one, "format"));
-    }
-    fail("--format ", get_option(config, "format"), " does not go with this command, which writes ",
-         join_text(names, " or "));
+// Whether --format is the first of two formats, which `both` names; for auto, `usually`.
+static bool writes(const Config& config, FileFormat first, FileFormat second, const char* both,
+                   bool usually) {
+    if (config.format == FileFormat::kAuto) return usually;
+    if (config.format != first && config.format != second)
+        fail("--format ", get_option(config, "format"),
+             " does not go with this command, which writes ", both);
+    return config.format == first;
 }
 
 int command_pack(const CommandLine& line, Log& log, const Stop&) {
@@ -49,14 +46,12 @@ int command_pack(const CommandLine& line, Log& log, const Stop&) {
     if (line.files.size() != 2 || line.given.contains("data"))
         fail("pack takes a data set and a folder, and no --data: trainer pack SRC OUT");
     config.data = line.files[0];
-    const ShardFormat format =
-        choose_format(config, {FileFormat::kTar, FileFormat::kTfrecord}) == FileFormat::kTar
-            ? ShardFormat::tar
-            : ShardFormat::tfrecord;
+    const bool to_tar =
+        writes(config, FileFormat::kTar, FileFormat::kTfrecord, "tar or tfrecord", true);
     const DataOptions options = data_options(config);
     pack_data(open_data(options, log),
               {.out = line.files[1],
-               .format = format,
+               .format = to_tar ? ShardFormat::tar : ShardFormat::tfrecord,
                .shard_bytes = config.shard_size.bytes,
                .max_side = config.max_side,
                .keep_order = config.keep_order,
@@ -115,9 +110,10 @@ int command_models(const CommandLine& line, Log& log, const Stop&) {
 int command_export(const CommandLine& line, Log& log, const Stop&) {
     const Config& config = line.config;
     if (config.out.empty()) fail("export needs --out FILE");
-    std::vector formats = {FileFormat::kSafetensors, FileFormat::kOnnx};
-    if (config.out.ends_with(".onnx")) std::swap(formats[0], formats[1]);
-    const bool to_onnx = choose_format(config, formats) == FileFormat::kOnnx;
+    const bool to_onnx = writes(config, FileFormat::kOnnx, FileFormat::kSafetensors,
+                                "safetensors or onnx", config.out.ends_with(".onnx"));
+    if (config.with_preprocessing && !to_onnx)
+        fail("--with-preprocessing needs --out FILE.onnx: safetensors hold weights only");
     const std::string file = find_model_file(config.from, log);
     SafeTensors content = read_safetensors(file);
     if (to_onnx) {

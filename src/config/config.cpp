@@ -203,7 +203,7 @@ static const Option kOptions[] = {
      (kTalks & ~(kPack | kCoordinator | kExport | kImport)) | kModels, kCommon,
      "print one JSON object per line, and messages to stderr"},
     {"format", "Output", &C::format, "auto|tar|tfrecord|safetensors|onnx", kPack | kExport, 0,
-     "pack: tar or tfrecord; export: safetensors or onnx, as --out ends"},
+     "pack: tar or tfrecord; export: onnx (as --out x.onnx) or safetensors"},
     {"with-preprocessing", "Output", &C::with_preprocessing, "", kExport, 0,
      "take pixels from 0 to 255 and give probabilities"},
 

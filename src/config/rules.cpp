@@ -78,7 +78,6 @@ static constexpr Rule kRules[] = {
     {"join", Needs::kNot, "world>1", "the new rank becomes the last one"},
     {"world>1", Needs::kAlso, "coord", "the address of rank 0", ~kBenchAllreduce},
     {"rank>0", Needs::kAlso, "coord", "the address of rank 0", ~kBenchAllreduce},
-    {"with-preprocessing", Needs::kAlso, "format=onnx", "safetensors hold weights only"},
     {"forward", Needs::kNot, "compute", "--compute sleeps, so there is nothing to time"},
     {"forward", Needs::kNot, "coord", "it times one rank"},
     {"sync=diloco|server|async|pipeline", Needs::kNot, "", "use ring or average:H", kBenchTrain},

@@ -81,12 +81,17 @@ class ParameterServer {
             state_.emplace_back(arena + std::min(mine_.begin, params.state_size),
                                 arena + std::min(mine_.end, params.state_size));
         totals_.updates = optimizer_.steps_done;
+    }
+    ~ParameterServer() { stop(); }
+
+    // Expects pushes from now on, and starts the thread. Even if this throws, the links must be
+    // closed before this object ends.
+    void start() {
         std::lock_guard lock(mutex_);
         for (Worker& worker : workers_) worker.push.resize(mine_.size() + kBlockFloats);
         for (int w = 0; w < communicator_.world(); ++w) expect_push(w);
         thread_ = std::thread([this] { serve(); });
     }
-    ~ParameterServer() { stop(); }
 
     // Ends the thread. The links may write into this object until they are closed.
     void stop() {

@@ -61,9 +61,10 @@ class ServerSync final : public Sync {
         for (int r = 0; r < communicator_.world(); ++r)
             if (r != me() && (serves() || r < slices_.servers)) ranks.push_back(r);
         if (!ranks.empty()) links_ = communicator_.open_links(ranks);
-        if (serves())
-            server_.emplace(communicator_, params_, optimizer_, backend_.threads(), slices_,
-                            staleness_, links_.get());
+        if (!serves()) return;
+        server_.emplace(communicator_, params_, optimizer_, backend_.threads(), slices_, staleness_,
+                        links_.get());
+        server_->start();
     }
 
     void start(std::span<const int64_t>) override {
