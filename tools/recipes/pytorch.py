@@ -158,12 +158,9 @@ def main():
     reach = next((int(word[10:]) for word in augment if word.startswith("translate=")), 0)
     epochs, batch = options.epochs or int(settings["epochs"]), int(settings["batch"])
     (train_x, train_y), (val_x, val_y) = read_images(options.folder)
-    text = settings["model"]
-    if not os.path.exists(text):
-        text = subprocess.check_output(["./trainer", "models", text], text=True)
-    else:
-        with open(text) as file:
-            text = file.read()
+    known = not os.path.exists(settings["model"])
+    command = ["./trainer", "models"] if known else ["cat"]
+    text = subprocess.check_output([*command, settings["model"]], text=True)
     model, _ = layers_of(iter(text.splitlines()), tuple(train_x.shape[1:]), int(train_y.max()) + 1)
     for layer in model:
         if getattr(layer, "whitens", False):
