@@ -56,8 +56,12 @@ void CpuBackend::copy_channels(Tensor to, Tensor from, int first, bool add) {
         const T* in = elements<T>(from) + (from.C > channels ? first : 0);
         cpu_.pool.for_ranges(
             rows, kGrain / size_t(channels + 1) + 1, [&](size_t begin, size_t end) {
-                cpu_.micro.passes(in).copy_rows(out + begin * to.C, to.C, in + begin * from.C,
-                                                from.C, int64_t(end - begin), channels, add);
+                if (channels > 1 || add)
+                    return cpu_.micro.passes(in).copy_rows(out + begin * to.C, to.C,
+                                                           in + begin * from.C, from.C,
+                                                           int64_t(end - begin), channels, add);
+                for (size_t i = begin; i < end; ++i)  // of shuffled branches
+                    out[i * size_t(to.C)] = in[i * size_t(from.C)];
             });
     });
 }

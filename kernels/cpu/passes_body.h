@@ -288,8 +288,6 @@ void max_pool_grad(const T* dy, const unsigned char* argmax, const PoolGrad& w, 
 template <class T>
 void copy_rows(T* to, ptrdiff_t to_step, const T* from, ptrdiff_t from_step, int64_t rows,
                int channels, bool add) {
-    if (channels == 1 && !add)  // shuffled channels
-        for (; rows > 0; --rows, to += to_step, from += from_step) *to = *from;
     for (; rows > 0; --rows, to += to_step, from += from_step)
         over_vectors(channels, [&](int c, auto n) {
             const Vec v = get(from + c, n);

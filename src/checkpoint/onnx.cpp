@@ -60,13 +60,14 @@ struct Graph {
         if (layer.bias) inputs.push_back(weight(layer, "bias"));
         return inputs;
     }
+    std::string fresh(const char* op) { return cat(op, "_", ++count); }
     // op(inputs), into a new value, or into `outputs`.
     void add(const char* op, const std::vector<std::string>& inputs,
              const std::vector<ProtoMessage>& attributes = {},
              const std::vector<std::string>& outputs = {}) {
         ProtoMessage node;
         for (const std::string& input : inputs) node.bytes(1, input);
-        value = outputs.empty() ? cat(op, "_", ++count) : outputs.back();
+        value = outputs.empty() ? fresh(op) : outputs.back();
         for (const std::string& output : outputs.empty() ? std::vector{value} : outputs)
             node.bytes(2, output);
         node.bytes(3, value).bytes(4, op);
@@ -126,7 +127,7 @@ void avg_pool(const LayerText& layer, Graph& graph) {
     if (P == 1 && Q == 1) {
         graph.add("GlobalAveragePool", {graph.value});
     } else {
-        const std::string name = cat("avgpool_", ++graph.count);
+        const std::string name = graph.fresh("avgpool");
         const std::string rows = graph.constant(name + ".rows", averages(graph.H, P, false));
         const std::string columns = graph.constant(name + ".columns", averages(graph.W, Q, true));
         graph.add("MatMul", {rows, graph.value});
@@ -152,7 +153,7 @@ void branches(const LayerText& layer, Graph& graph) {
     const int B = int(layer.branches.size());
     std::vector<std::string> parts(layer.branches.size(), graph.value);
     for (std::string& part : parts)
-        if (layer.split) part = cat("Split_", ++graph.count);
+        if (layer.split) part = graph.fresh("Split");
     if (layer.split) graph.add("Split", {graph.value}, {attribute("axis", 1)}, parts);
     const auto [H, W, was_row] = std::tuple(graph.H, graph.W, graph.is_row);
     for (int i = 0; i < B; ++i) {

@@ -348,8 +348,7 @@ std::string convnext_tiny() {
 }
 
 // Ma, Zhang, Zheng, Sun, "ShuffleNet V2" (2018). The first block of a stage filters its whole input
-// in both branches; the others pass half of the channels on. Start values are He's, not
-// torchvision's.
+// in both branches; the others pass half of the channels on.
 std::string shufflenet_v2_x1_0() {
     std::string text = "input 224\n" + conv_norm("conv1.0", "conv1.1", 24, 3, 2) +
                        "relu\nmaxpool size 3 stride 2 pad 1\n";
@@ -362,13 +361,17 @@ std::string shufflenet_v2_x1_0() {
         for (int block = 0; block < blocks; ++block) {
             const std::string at = cat("stage", stage, ".", block, ".branch");
             const int half = out / 2, stride = block == 0 ? 2 : 1;
-            text += cat("branches shuffle yes split ", block == 0 ? "no" : "yes", "\n");
-            if (block == 0)
-                text += conv_norm(at + "1.0", at + "1.1", in, 3, stride, in) +
-                        conv_norm(at + "1.2", at + "1.3", half, 1, 1) + "  relu\n";
-            text += "|\n" + conv_norm(at + "2.0", at + "2.1", half, 1, 1) + "  relu\n" +
-                    conv_norm(at + "2.3", at + "2.4", half, 3, stride, half) +
-                    conv_norm(at + "2.5", at + "2.6", half, 1, 1) + "  relu\nend\n";
+            const auto conv = [&](const char* name, const char* norm, int groups) {
+                const bool depthwise = groups > 1;
+                text += conv_norm(at + name, at + norm, depthwise ? groups : half,
+                                  depthwise ? 3 : 1, depthwise ? stride : 1, groups);
+                if (!depthwise) text += "  relu\n";
+            };
+            text += block == 0 ? "branches shuffle yes\n" : "branches split yes shuffle yes\n";
+            if (block == 0) conv("1.0", "1.1", in), conv("1.2", "1.3", 1);
+            text += "|\n";
+            conv("2.0", "2.1", 1), conv("2.3", "2.4", half), conv("2.5", "2.6", 1);
+            text += "end\n";
         }
         in = out;
     }

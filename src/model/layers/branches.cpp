@@ -23,24 +23,22 @@ class Branches final : public Layer {
         if (splits_) builder.check_image(text);
         if (splits_ && x.C % count)
             builder.error(text, "'split yes' cannot divide ", image_text(x), " by ", count,
-                          " branches; expected a multiple of ", count, " channels");
+                          " branches");
         if (splits_) x.C /= count;
         const std::vector<Shape> flat = builder.flat;
         std::vector<Shape> flat_y;  // used if any branch was flattened
         bool flattened = false;
-        Shape y;
+        Shape y, first;
         for (const std::vector<LayerText>& branch : text.branches) {
             builder.shape = x, builder.flat = flat;
             Layers layers = builder.build(branch);
             const Shape own = builder.shape;
-            if (branches_.empty()) y = {1, own.H, own.W, 0};
-            if (own.H != y.H || own.W != y.W)
+            if (branches_.empty()) y = {1, own.H, own.W, 0}, first = own;
+            if (own.H != y.H || own.W != y.W || (shuffles_ && own.C != first.C))
                 builder.error(text, "a branch ends with ", image_text(own), ", the first with ",
-                              y.H, "x", y.W, "; expected the same height and width");
+                              image_text(first), "; expected the same height and width",
+                              shuffles_ ? ", and the same channels for 'shuffle yes'" : "");
             branches_.push_back({std::move(layers), y.C, own.C, {}, {}});
-            if (shuffles_ && own.C != branches_[0].channels)
-                builder.error(text, "a branch ends with ", own.C, " channels, the first with ",
-                              branches_[0].channels, "; 'shuffle yes' needs the same number");
             y.C += own.C;
             flattened |= !builder.flat.empty();
             if (builder.flat.empty()) builder.flat = {{1, 1, 1, own.C}};
