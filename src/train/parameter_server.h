@@ -138,7 +138,7 @@ class ParameterServer {
     struct Worker {
         std::vector<float> push;    // the gradient of the slice, then the StepBlock
         std::vector<float> answer;  // async: a copy, because other workers change the weights
-        StepBlock block;            // likewise
+        StepBlock block;            // of the answer, also a copy
         bool waits = false;         // for the answer
         int64_t steps = 0, pulled_at = 0;  // steps pushed; updates at its last answer
     };
