@@ -97,6 +97,11 @@ TEST_CASE(
         for (const char* name : {"model.safetensors", "optim.safetensors"})
             CHECK(read_file(cat(run, "/latest/", name)) == read_file(cat(again, "/latest/", name)));
     }
+    const std::string own = first + "/latest/model.safetensors";  // it knows its size
+    CHECK(
+        contains(output_of(Words{"finetune", own, "--data", folder / "photos"} +
+                           typed("--batch 8 --steps 1 --threads 1 --out") + Words{folder / "own"}),
+                 "tiny, input 32x32"));
     CHECK(contains(output_of({"finetune", weights, "--resume", run}, 1), "--resume"));
     CHECK(
         contains(output_of({"finetune", folder / "photos/train/red/0.png", "--generated", "48"}, 1),

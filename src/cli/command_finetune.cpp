@@ -24,13 +24,16 @@ int command_finetune(const CommandLine& given, Log& log, const Stop& stop) {
         if (config.optimizer != OptimizerKind::kSgd)  // as in training from scratch
             config.lr = 0, config.lr = base_learning_rate(config, true);
     }
+    Log unheard(nullptr);  // the run reads the file again, and logs what it leaves out
+    const SafeTensors weights = read_weights(config.init, unheard);
     if (!given.given.contains("model")) {
-        const auto backend = make_backend("cpu");
-        // The run reads the file again, and logs what it leaves out.
-        Log unheard(nullptr);
-        config.model = recognised_model(read_weights(config.init, unheard), config.init, *backend);
+        config.model = recognised_model(weights, config.init, *make_backend("cpu"));
         log.info(config.init, ": weights of ", config.model);
     }
+    // Weights that Convoy trained see images best at the size they know.
+    if (const auto known = weights.metadata.find("size");
+        known != weights.metadata.end() && !given.given.contains("size"))
+        config.size = parse_input_size(known->second).value_or(config.size);
     // With few epochs at least one of them trains all layers.
     config.freeze_epochs = std::min(config.freeze_epochs, std::max(config.epochs - 1, 0));
     return run_in_job(line, log, stop, train_in_job);
