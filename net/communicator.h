@@ -221,7 +221,7 @@ struct JoinOptions {
     bool shm = false;  // rank 0's value: ranks of one host sum in shared memory if they can
 
     // Join a running job. The communicator's rank is above all existing ranks, and it has no ring
-    // until its first regroup(-1, true). `rank` and `world` are ignored.
+    // until its first regroup(). `rank` and `world` are ignored.
     bool newcomer = false;
 
     // Called once with the port, when this process has begun to serve the coordinator. If rank 0

@@ -11,8 +11,9 @@ namespace convoy {
 using std::chrono::milliseconds;
 
 static constexpr char kLeftBehind[] =
-    "the job continued without this rank, which was silent for too long; to add it again, restart "
-    "it with --join";
+    "the job continued without this rank: for too long the other ranks did not hear of it, or it "
+    "did "
+    "not reach them; to add it again, restart it with --join";
 
 std::string offer_message(const wire::Welcome& job, const std::string& what) {
     if (!job.rules.elastic)
@@ -530,7 +531,7 @@ void Coordinator::on(const event::ProbeResult& result) {
     if (result.lives && regroup_.is_behind(result.generation, options_.process))
         return stop_job(-1, kLeftBehind, wire::End::membership);
     if (result.lives)
-        regroup_.heard(rank, now_);
+        regroup_.lives(rank, result.seeks, now_);
     else if (!result.gone.empty())
         regroup_.gone(rank, result.gone, now_);
     decide();

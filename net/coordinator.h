@@ -45,6 +45,7 @@ struct Disconnected {  // comes once for each client, also after HangUp
 struct ProbeResult {
     uint64_t process;         // the process that was looked for
     bool lives = false;       // it answers at its port
+    bool seeks = false;       // it is in no ring, and seeks a coordinator
     std::string gone = {};    // why the process is dead for certain; "": it may live
     std::string why = {};     // why it was not reached
     uint32_t generation = 0;  // of the last ring that was open to it

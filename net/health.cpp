@@ -23,7 +23,8 @@ asio::awaitable<event::ProbeResult> probe_process(wire::Member member, tcp::endp
         Socket socket = co_await dial(host, port, tls, kAskPatience);
         wire::Health health;
         co_await within(kAskPatience, socket, ask_health(socket, health));
-        result.lives = health.process == member.process, result.generation = health.generation;
+        result.lives = health.process == member.process;
+        result.seeks = health.seeks, result.generation = health.generation;
         if (!result.lives && health.process != 0) result.gone = "another process is at its address";
     } catch (const NotReached& e) {
         result.why = e.what(), result.gone = e.all_refused ? "redial refused" : "";

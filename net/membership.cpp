@@ -319,7 +319,7 @@ void Membership::ring_broken(uint32_t generation, const std::string& why, int lo
 
 wire::Health Membership::health() const {
     wire::Health health = state_of_health();
-    health.process = process_;
+    health.process = process_, health.seeks = state_ == RankState::kJoining;
     if (open_) health.generation = open_->generation;
     return health;
 }

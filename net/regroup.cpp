@@ -68,11 +68,21 @@ void Regroup::cut(int rank, const std::string& why) {
 
 void Regroup::back(int rank, const wire::Join& join) {
     Rank& r = ranks_[size_t(rank)];
-    r.state = State::back;
+    r.state = State::back, r.seeks.reset();
     r.open = join.open, r.open_generation = join.open_generation;
     for (const wire::RingId& ring : join.maybe_open) note_ring(ring);
     planned_ |= join.why.empty() && join.step >= 0;
     steps_ = std::max(steps_, join.step);
+}
+
+void Regroup::lives(int rank, bool seeks, Clock::time_point now) {
+    Rank& r = ranks_[size_t(rank)];
+    if (!seeks)
+        r.seeks.reset();
+    else if (!r.seeks)
+        r.seeks = now;
+    if (!r.seeks || now - *r.seeks < kStray) return heard(rank, now);
+    r.why = "no sign of it but answers: its connections to the coordinator do not arrive";
 }
 
 void Regroup::gone(int rank, const std::string& why, Clock::time_point now, bool certain) {
@@ -84,7 +94,7 @@ void Regroup::gone(int rank, const std::string& why, Clock::time_point now, bool
 
 void Regroup::doubt(Clock::time_point now) {
     doubts_ = true;
-    for (int rank = 0; rank < int(ranks_.size()); ++rank) heard(rank, now);
+    for (int rank = 0; rank < int(ranks_.size()); ++rank) lives(rank, false, now);
 }
 
 bool Regroup::is_behind(uint32_t generation, uint64_t process) const {
@@ -173,7 +183,8 @@ std::string Regroup::news() const {
 std::string Regroup::waiting_text() const {
     std::vector<std::string> names;
     for (const Rank& r : ranks_)
-        if (r.state == State::waited_for) names.push_back(r.name);
+        if (r.state == State::waited_for)
+            names.push_back(cat(r.name, r.seeks ? " (it answers, but has not connected)" : ""));
     return cat("waiting for ", names.empty() ? "the ranks that are back" : join_text(names));
 }
 

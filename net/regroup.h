@@ -23,6 +23,7 @@
 // continued with other ranks and finished.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,8 @@ class Regroup {
     void heard(int rank, Clock::time_point now) {
         ranks_[size_t(rank)].heard = now, ranks_[size_t(rank)].patience = kSilence;
     }
+    // It answers a probe. seeks: it is in no ring, so it has kStray to come to this coordinator.
+    void lives(int rank, bool seeks, Clock::time_point now);
     // The rank was lost: it is waited for only if it gives a sign of life.
     void expect_none(int rank) { ranks_[size_t(rank)].patience = {}; }
     void cut(int rank, const std::string& why);  // its connection broke; it may connect again
@@ -88,8 +91,9 @@ class Regroup {
         State state = State::waited_for;
         Clock::time_point heard;
         Clock::duration patience = kSilence;
-        bool silent = false;  // at the verdict; if gone: it may still live
-        uint64_t open = 0;    // the last ring that was open to it
+        std::optional<Clock::time_point> seeks = {};  // since when
+        bool silent = false;                          // at the verdict; if gone: it may still live
+        uint64_t open = 0;                            // the last ring that was open to it
         uint32_t open_generation = 0;
     };
     struct Count {

@@ -56,8 +56,8 @@
 //   LEAVE       both ways            no body: the sender has finished and will hang up
 //   HEALTH      anybody → rank or coordinator   no body: how are you?
 //               answer               u8 healthy, u64 process, text rank, world, step and phase, or
-//                                    what is wrong; the header has the generation of the last
-//                                    ring that was open to it (0: none)
+//                                    what is wrong, u8 seeks a coordinator; the header has the
+//                                    generation of the last ring that was open to it (0: none)
 //   MESSAGE     rank → rank          bytes; the number in the header is a channel (links.h)
 //   SUM, BROADCAST, GATHER, BARRIER, PROBE
 //               rank → rank          data of a collective (ring.h)
@@ -80,7 +80,7 @@
 namespace convoy::wire {
 
 constexpr uint32_t kMagic = 0x59564e43;  // "CNVY" as bytes in memory order
-constexpr uint16_t kVersion = 11;
+constexpr uint16_t kVersion = 12;
 constexpr size_t kHeaderBytes = 24;
 
 enum class Type : uint16_t {
@@ -235,8 +235,9 @@ struct Health {
     bool healthy = false;
     std::string text;
     uint64_t process = 0;
+    bool seeks = false;       // a coordinator: it is in no ring
     uint32_t generation = 0;  // travels in the header
-    void fields(auto& body) { body(healthy, process, text); }
+    void fields(auto& body) { body(healthy, process, text, seeks); }
 };
 
 // A whole message, header included.

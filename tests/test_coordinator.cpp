@@ -116,7 +116,7 @@ TEST_CASE("coordinator: a rank at whose address another process answers is lost 
     CHECK(job.probes == std::vector<uint64_t>{2});
     job.say(0, job.again(0));
     CHECK(!job.is_welcome(0));
-    job.step(event::ProbeResult{2, false, "another process is at its address"});
+    job.step(event::ProbeResult{2, false, false, "another process is at its address"});
     REQUIRE(job.is_welcome(0));
     CHECK(job.ring.world == 1);
     CHECK(contains(job.ring.why, "rank 1 (10.0.0.1:29400) lost: connection closed, another"));
@@ -132,6 +132,33 @@ TEST_CASE("coordinator: after 5 s ranks hear for which rank a new ring waits") {
     const auto notices = job.got(0, wire::Type::notice);
     REQUIRE(notices.size() == 1);
     CHECK(contains(wire::decode_text(notices[0].body), "rank 1 (10.0.0.1:29400)"));
+}
+
+TEST_CASE(
+    "coordinator: a rank that answers but whose connections do not arrive is lost after 30 s") {
+    Played job(4);
+    job.form(4);
+    job.step(event::Disconnected{0, "connection closed"});
+    job.step(event::ProbeResult{1, false, false, "redial refused"});
+    for (const int rank : {1, 2}) job.say(rank, job.again(rank));
+    job.step(event::Disconnected{3, "connection closed"});
+    const auto answers = [&](seconds time, bool seeks) {
+        for (const auto end = job.now + time; job.now < end;) {
+            job.step(event::ProbeResult{4, true, seeks, "", "", 1});
+            job.pass(milliseconds(500), {1, 2});
+        }
+    };
+    answers(seconds(60), /*seeks=*/false);  // it computes
+    answers(seconds(29), /*seeks=*/true);
+    CHECK(!job.is_welcome(1));
+    const auto notices = job.got(1, wire::Type::notice);
+    REQUIRE(!notices.empty());
+    CHECK(!contains(wire::decode_text(notices[0].body), "but has not connected"));
+    answers(seconds(5), /*seeks=*/true);
+    REQUIRE(job.is_welcome(1));
+    CHECK(job.ring.world == 2);
+    CHECK(contains(job.ring.why, "rank 3 (10.0.0.3:29400) lost: no sign of it but answers: "));
+    CHECK(contains(wire::decode_text(notices.back().body), "(it answers, but has not connected)"));
 }
 
 TEST_CASE("coordinator: a job of which no rank answers ends, and the next one may begin") {
@@ -155,7 +182,7 @@ TEST_CASE(
         REQUIRE(job.is_welcome(0));
         job.say(2, wire::Abort{1, "it cannot reach it", wire::End::ring, 1});
         CHECK(job.probes == std::vector<uint64_t>{2});
-        job.step(event::ProbeResult{2, answers, answers ? "" : "redial refused"});
+        job.step(event::ProbeResult{2, answers, false, answers ? "" : "redial refused"});
         const int lost = answers ? 2 : 1, other = 3 - lost;
         CHECK(contains(job.left_behind(lost), "it cannot reach it"));
         for (const int rank : {0, other}) job.say(rank, job.again(rank, -1));
@@ -184,7 +211,7 @@ TEST_CASE("coordinator: at most 64 newcomers wait; one that nobody reaches costs
     }
     job.probes.clear();
     for (int visit = 1; visit <= kVisits; ++visit)
-        job.step(event::ProbeResult{8, false, "redial refused", "connection refused"});
+        job.step(event::ProbeResult{8, false, false, "redial refused", "connection refused"});
     CHECK(job.probes == std::vector<uint64_t>(kVisits - 1, 8));
     const std::string why = job.left_behind(7);
     for (const char* part : {"10.0.0.7:29400", "connection refused", "--port", "--advertise"})

@@ -164,6 +164,7 @@ struct World {
             if (hear(process, other)) {
                 result.lives = at(other).lives();
                 if (!result.lives) result.gone = "redial refused";
+                result.seeks = at(other).is == Is::seeking || at(other).is == Is::waiting;
                 result.generation = at(other).open.generation;
             }
             step(process, result);

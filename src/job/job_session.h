@@ -32,8 +32,8 @@ class JobSession {
     void finish();
 
     Communicator& communicator() const { return *job_.communicator; }
-    // With --join, this rank has no ring before its first regroup(-1, true). Until then it uses the
-    // offer, which a rank of the job made.
+    // With --join, this rank has no ring before its first regroup(). Until then it uses the offer,
+    // which a rank of the job made.
     bool is_newcomer() const { return offer_.has_value(); }
     const Offer& offer() const { return *offer_; }  // for a newcomer
     int rank() const { return communicator().rank(); }
