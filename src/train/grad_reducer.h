@@ -48,7 +48,6 @@ class GradReducer final : public Sync {
 
     bool may_drift() const override;  // the ranks compute gradients from factors
     bool could_average() const override { return true; }
-    double seconds_waited() const override { return waited_; }  // in finish()
     std::string traffic() const override;
     std::string memory() const override;
 
@@ -77,7 +76,6 @@ class GradReducer final : public Sync {
     size_t next_ = 0;    // bucket to send next
     const bool staged_;  // the network cannot read device memory
     float* arena_;       // memory for the network: the gradients, or a copy on the host
-    double waited_ = 0;
 };
 
 }  // namespace convoy

@@ -145,9 +145,7 @@ class Pipeline final : public Sync {
     void ready(const Param& param) override { reducer_->ready(param); }
     // If a number in one stage is not finite, no stage updates its weights.
     bool finish() override {
-        const double waited = reducer_->seconds_waited();
         reducer_->finish();
-        waited_ += reducer_->seconds_waited() - waited;
         StepBlock* const block = params_.block();
         StepBlock mine;
         bool finite = true;
@@ -189,7 +187,8 @@ class Pipeline final : public Sync {
     bool holds_all() const override { return false; }
     std::optional<Twins> twins(bool) override { return Twins{*group_, stage_, stages_}; }
 
-    double seconds_waited() const override { return waited_; }  // for other stages and replicas
+    // For other stages, and for replicas.
+    double seconds_waited() const override { return waited_ + reducer_->seconds_waited(); }
     std::string traffic() const override {
         return cat(stages_, " stages, ", replicas_, replicas_ > 1 ? " pipelines" : " pipeline",
                    "; a lost rank ends the job: --elastic does not work with pipelines");
@@ -304,8 +303,7 @@ class Pipeline final : public Sync {
     std::vector<uint64_t> meta_;     // size, labels and sample numbers of a batch
     std::future<void> meta_on_way_;  // to the next stage
     Batch batch_;                    // of a later stage than the first
-    double waited_ = 0;
-    std::shared_ptr<Links> links_;  // last: its thread reads and writes the members above
+    std::shared_ptr<Links> links_;   // last: its thread reads and writes the members above
 };
 
 }  // namespace

@@ -148,7 +148,6 @@ class ServerSync final : public Sync {
 
     bool holds_all() const override { return false; }
 
-    double seconds_waited() const override { return waited_; }
     std::string traffic() const override {
         const double W = communicator_.world(), S = slices_.servers;
         const double mb = 4e-6 * double(params_.updated_size);
@@ -262,7 +261,6 @@ class ServerSync final : public Sync {
     int64_t bytes_ = 0;  // sent by this worker
     ParameterServer::Totals all_ = {};
     std::vector<float> kept_;  // the weights, for rewind(); the optimizer's arenas are of that time
-    double waited_ = 0;
 
     std::optional<ParameterServer> server_;  // from begin() on, if this rank serves
     std::shared_ptr<Links> links_;           // last: its thread writes into the members above

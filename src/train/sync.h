@@ -86,7 +86,8 @@ class Sync : public GradListener, public BatchPasses {
     virtual bool may_drift() const { return false; }
 
     // ---- for people and logs
-    virtual double seconds_waited() const = 0;         // for the network, not hidden by compute
+    // For the network, not hidden by compute.
+    virtual double seconds_waited() const { return waited_; }
     virtual std::string traffic() const = 0;           // what a rank sends, and how
     virtual std::string memory() const { return {}; }  // what the mode needs: ", 12 MB factors"
     // Whether --sync diloco would send less, because this mode sends in every step.
@@ -97,6 +98,7 @@ class Sync : public GradListener, public BatchPasses {
     Communicator& communicator_;
     Params& params_;
     Backend& backend_;
+    double waited_ = 0;
 };
 
 std::unique_ptr<Sync> make_sync(const SyncParts& parts);

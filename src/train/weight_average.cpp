@@ -90,7 +90,6 @@ class WeightAverage final : public Sync {
 
     void changed() override { begun_ = false; }
 
-    double seconds_waited() const override { return seconds_; }  // for sums
     std::string traffic() const override {
         const int around = communicator_.around();
         const double mb =
@@ -116,7 +115,7 @@ class WeightAverage final : public Sync {
     void sum(std::span<float> values) {
         const auto begin = Clock::now();
         communicator_.allreduce_sum(values).get();
-        seconds_ += seconds_since(begin);
+        waited_ += seconds_since(begin);
     }
 
     void keep() {
@@ -175,7 +174,6 @@ class WeightAverage final : public Sync {
     std::vector<Arena> arenas_;  // optimizer state, weights
     int64_t kept_steps_ = 0;
     bool begun_ = false;
-    double seconds_ = 0;
 };
 
 }  // namespace
