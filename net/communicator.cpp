@@ -358,15 +358,8 @@ Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop)
     return job;
 }
 
-std::vector<std::string> allgather_text(Communicator& communicator, const std::string& text) {
-    std::vector<std::string> all;
-    for (const auto& bytes : communicator.allgather(std::as_bytes(std::span(text))))
-        all.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    return all;
-}
-
 std::string broadcast_text(Communicator& communicator, const std::string& text) {
-    return allgather_text(communicator, communicator.rank() == 0 ? text : "").front();
+    return gather_lists(communicator, communicator.rank() == 0 ? text : "").front();
 }
 
 }  // namespace convoy

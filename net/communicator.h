@@ -5,6 +5,7 @@
 // the same Error.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -267,10 +268,19 @@ void serve_coordinator(const std::string& host, uint16_t port, int world, Log& l
 // Equal for two ranks on one kernel, in any containers: such ranks share processors.
 std::string machine_id();
 
-// Small texts between the ranks. Collective; both block until all ranks have called.
+// Small texts and lists between the ranks. Collective; both block until all ranks have called.
 // Returns rank 0's text.
 std::string broadcast_text(Communicator& communicator, const std::string& text);
-// Returns every rank's text, by rank.
-std::vector<std::string> allgather_text(Communicator& communicator, const std::string& text);
+// Returns every rank's list (a text or a vector of numbers), by rank.
+template <class List>
+std::vector<List> gather_lists(Communicator& communicator, const List& mine) {
+    std::vector<List> all;
+    for (const auto& bytes : communicator.allgather(std::as_bytes(std::span(mine)))) {
+        all.emplace_back().resize(bytes.size() / sizeof mine[0]);
+        const auto list = std::as_writable_bytes(std::span(all.back()));
+        std::copy_n(bytes.begin(), list.size(), list.begin());
+    }
+    return all;
+}
 
 }  // namespace convoy

@@ -151,7 +151,7 @@ TEST_CASE(
                 numbers[size_t(group->rank())] = float(all.rank());
                 group->gather(blocks, false).get();
                 CHECK(std::ranges::equal(numbers, ranks));
-                const auto texts = allgather_text(*group, std::to_string(all.rank()));
+                const auto texts = gather_lists(*group, std::to_string(all.rank()));
                 for (size_t i = 0; i < ranks.size(); ++i)
                     CHECK(texts[i] == std::to_string(ranks[i]));
                 CHECK(broadcast_text(*group, texts[0]) == std::to_string(ranks[0]));

@@ -334,7 +334,7 @@ static std::vector<std::vector<float>> results(int world, const std::string& tok
             std::vector<float> block = random_floats(70'000, 9);
             c.broadcast(std::as_writable_bytes(std::span(block)), world - 1);
             mine.insert(mine.end(), block.begin(), block.end());
-            for (const auto& text : allgather_text(c, std::string(size_t(c.rank()) * 40'000, 'x')))
+            for (const auto& text : gather_lists(c, std::string(size_t(c.rank()) * 40'000, 'x')))
                 mine.push_back(float(text.size()));
             c.measure_edges();
         });

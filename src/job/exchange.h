@@ -16,7 +16,7 @@ inline nlohmann::json broadcast_json(Communicator& communicator, const nlohmann:
 inline std::vector<nlohmann::json> gather_json(Communicator& communicator,
                                                const nlohmann::json& mine) {
     std::vector<nlohmann::json> all;
-    for (const std::string& text : allgather_text(communicator, mine.dump()))
+    for (const std::string& text : gather_lists(communicator, mine.dump()))
         all.push_back(nlohmann::json::parse(text));
     return all;
 }

@@ -138,7 +138,7 @@ static void decide(JobSetup& setup) {
 }
 
 Shares gather_shares(Communicator& communicator, const std::string& mine, Log& log) {
-    std::vector<std::string> each = allgather_text(communicator, mine);
+    std::vector<std::string> each = gather_lists(communicator, mine);
     const int world = communicator.world();
     const auto for_all = [](const std::string& text) {
         return text == "auto" || text.find(':') != std::string::npos;

@@ -1,20 +1,8 @@
 #include "src/job/sync_weights.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace convoy {
-
-// Returns the numbers of every rank, by rank.
-static std::vector<std::vector<uint64_t>> gather_sums(const std::vector<uint64_t>& mine,
-                                                      Communicator& communicator) {
-    std::vector<std::vector<uint64_t>> all;
-    for (const auto& bytes : communicator.allgather(std::as_bytes(std::span(mine)))) {
-        all.emplace_back(bytes.size() / sizeof(uint64_t));
-        std::memcpy(all.back().data(), bytes.data(), all.back().size() * sizeof(uint64_t));
-    }
-    return all;
-}
 
 struct Held {  // a part of an arena, as this rank has it
     size_t arena, begin, size;
@@ -35,7 +23,7 @@ static std::string first_difference(const std::vector<Held>& parts, Params& para
             names.push_back(part.arena == 0 ? param->name
                                             : cat("state ", part.arena - 1, " of ", param->name));
         }
-    const auto all = gather_sums(mine, communicator);
+    const auto all = gather_lists(communicator, mine);
     const auto &first = all[size_t(root)], &second = all[size_t(other)];
     const auto t = size_t(std::ranges::mismatch(first, second).in1 - first.begin());
     return t < names.size() ? names[t] : "padding";
@@ -68,7 +56,7 @@ Difference compare_with(int root, const std::vector<bool>& same, Params& params,
         }
         mine[p] = checksum(part.host);
     }
-    const auto all = gather_sums(mine, communicator);
+    const auto all = gather_lists(communicator, mine);
 
     Difference found;
     const std::vector<uint64_t>& right = all[size_t(root)];

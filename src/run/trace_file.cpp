@@ -130,7 +130,7 @@ std::vector<json> gather_trace(Communicator& communicator, json part, const std:
     }
     const size_t most = (15 << 20) / size_t(communicator.world());  // all get all parts
     std::vector<json> parts;
-    for (const std::string& text : allgather_text(communicator, bounded(part, most)))
+    for (const std::string& text : gather_lists(communicator, bounded(part, most)))
         if (writes) parts.push_back(json::parse(text));
     return parts;
 }

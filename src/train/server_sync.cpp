@@ -20,7 +20,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <vector>
 
@@ -123,13 +122,13 @@ class ServerSync final : public Sync {
             gather_slices(server_ ? server_->state()[i] : std::vector<float>(), state[i]);
         own.bytes += bytes_;
         ParameterServer::Totals all = {};
-        for (const auto& bytes : communicator_.allgather(std::as_bytes(std::span(&own, 1)))) {
-            ENSURE(bytes.size() == sizeof own, bytes.size(), " bytes");
-            std::memcpy(&own, bytes.data(), sizeof own);
-            all.updates = std::max(all.updates, own.updates);
-            all.stale_sum += own.stale_sum, all.pushes += own.pushes, all.bytes += own.bytes;
-            all.stale_max = std::max(all.stale_max, own.stale_max);
-            all.ahead_max = std::max(all.ahead_max, own.ahead_max);
+        for (const auto& totals : gather_lists(communicator_, std::vector{own})) {
+            ENSURE(totals.size() == 1, totals.size(), " totals");
+            const ParameterServer::Totals& one = totals[0];
+            all.updates = std::max(all.updates, one.updates);
+            all.stale_sum += one.stale_sum, all.pushes += one.pushes, all.bytes += one.bytes;
+            all.stale_max = std::max(all.stale_max, one.stale_max);
+            all.ahead_max = std::max(all.ahead_max, one.ahead_max);
         }
         all_ = all;
         for (size_t i = 0; i < state.size(); ++i)

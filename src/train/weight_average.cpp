@@ -20,7 +20,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "src/base/check.h"
 #include "src/base/clock.h"
@@ -67,13 +66,10 @@ class WeightAverage final : public Sync {
         const float images = counters[StepCounters::kCount];
         sum(counters);
         // A rank without images takes no steps. AdamW corrects its means by the number of steps.
-        const int64_t own = optimizer_.steps_done;
-        int64_t most = own;
-        for (const auto& bytes : communicator_.allgather(std::as_bytes(std::span(&own, 1)))) {
-            int64_t steps = 0;
-            ENSURE(bytes.size() == sizeof steps, bytes.size(), " bytes");
-            std::memcpy(&steps, bytes.data(), sizeof steps);
-            most = std::max(most, steps);
+        int64_t most = 0;
+        for (const auto& steps : gather_lists(communicator_, std::vector{optimizer_.steps_done})) {
+            ENSURE(steps.size() == 1, steps.size(), " numbers");
+            most = std::max(most, steps[0]);
         }
         // The weights come last: with them changes DiLoCo's momentum, which rewind() cannot undo.
         if (const float all = counters[StepCounters::kCount]; all > 0)
