@@ -5,8 +5,11 @@
 #include <vector>
 
 #include "net/communicator.h"
+#include "src/job/offer.h"
 
 namespace convoy {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(JobModel, text, classes, fresh)
 
 // Returns rank 0's value.
 inline nlohmann::json broadcast_json(Communicator& communicator, const nlohmann::json& mine) {

@@ -1,23 +1,13 @@
 #include "src/job/offer.h"
 
-#include <nlohmann/json.hpp>
-
 #include "src/base/check.h"
+#include "src/job/exchange.h"
 
 namespace convoy {
 
 using nlohmann::json;
 
 constexpr size_t kMostBucket = size_t(1) << 40;  // bytes
-
-void to_json(json& out, const JobModel& model) {
-    out = {{"text", model.text}, {"classes", model.classes}, {"fresh", model.fresh}};
-}
-void from_json(const json& in, JobModel& model) {
-    in.at("text").get_to(model.text);
-    in.at("classes").get_to(model.classes);
-    in.at("fresh").get_to(model.fresh);
-}
 
 void to_json(json& out, const JobData& data) { out = {data.train, data.val, data.description}; }
 void from_json(const json& in, JobData& data) {

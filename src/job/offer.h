@@ -15,8 +15,6 @@ struct JobModel {
     std::vector<std::string> classes;
     bool fresh = true;  // JobSetup::fresh
 };
-void to_json(nlohmann::json& out, const JobModel& model);
-void from_json(const nlohmann::json& in, JobModel& model);
 
 // The images that a rank sees: their fingerprints, and a description.
 struct JobData {
