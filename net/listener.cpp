@@ -93,20 +93,19 @@ void Listener::let_in(Socket& socket) {
     guests_.push_back({from, &socket});
 }
 
-asio::awaitable<void> Listener::greet(Socket& socket, Message& first) {
-    co_await secure(socket, tls_, false);
-    co_await read_message(socket, wire::kJoinLimit, first);
-}
-
 asio::awaitable<void> Listener::read_first(Socket socket) {
     std::error_code gone;
     const std::string who = address_text(socket.remote_endpoint(gone));
-    std::string answer;
+    std::string answer, why;  // why it is refused
+    Message first;
+    const auto greet = [&]() -> asio::awaitable<void> {
+        co_await secure(socket, tls_, false);
+        co_await read_message(socket, wire::kJoinLimit, first);
+    };
     let_in(socket);
     try {
         set_options(socket);
-        Message first;
-        co_await within(first_message_patience, socket, greet(socket, first));
+        co_await within(first_message_patience, socket, greet());
         const wire::Type type = first.header.type;
         if (type == wire::Type::join && !on_join)
             // Again: the name it dialled may have other addresses, among them the coordinator's.
@@ -126,19 +125,20 @@ asio::awaitable<void> Listener::read_first(Socket socket) {
         else
             fail("its first message is ", wire::name(type), ", not JOIN or EDGE");
     } catch (const wire::NotConvoy& e) {
-        turn_away(who, e.what());
+        why = e.what();
         if (e.tls) answer.assign(kTlsAlert, sizeof kTlsAlert);
         if (e.version)
             answer = wire::encode(
                 wire::Refuse{false, cat("it speaks version ", wire::kVersion, ", you speak ",
                                         e.version, ": run the same build on all machines")});
     } catch (const TimedOut&) {
-        turn_away(who, "it connected and sent nothing");
+        why = "it connected and sent nothing";
     } catch (const std::system_error&) {
         // Closed before the first message: a port check, or a rank that was stopped.
     } catch (const std::exception& e) {
-        turn_away(who, e.what());
+        why = e.what();
     }
+    if (!why.empty()) log_refusal(cat("refused ", who, " at port ", port(), ": ", why));
     try {
         if (!answer.empty())
             co_await within(first_message_patience, socket, write_message(socket, answer));
@@ -152,10 +152,6 @@ std::string Listener::health_message() const {
     wire::Health health = on_health();
     if (health.text.size() > kHealthText) health.text = health.text.substr(0, kHealthText) + " …";
     return wire::encode(health);
-}
-
-void Listener::turn_away(const std::string& who, const std::string& why) {
-    log_refusal(cat("refused ", who, " at port ", port(), ": ", why));
 }
 
 void Listener::log_refusal(const std::string& text) {

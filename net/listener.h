@@ -50,8 +50,6 @@ class Listener {
     asio::awaitable<void> read_first(Socket socket);
     void let_in(Socket& socket);
     std::string health_message() const;
-    asio::awaitable<void> greet(Socket& socket, Message& first);
-    void turn_away(const std::string& who, const std::string& why);
 
     asio::io_context& io_;
     LogQueue& log_;
