@@ -47,7 +47,7 @@ Coordinator::Coordinator(const Options& options, const Heritage& heritage, Time 
             regroup_.gone(rank, "redial refused", now_);
     if (heritage.cut_off) regroup_.doubt(now_);
     if (server >= 0) regroup_.expect_none(server);
-    for (int rank = 0; rank < ring_.world; ++rank) probe(rank);
+    for (const wire::Member& peer : ring_.peers) probe(peer);
 }
 
 std::vector<Action> Coordinator::step(Time now, const Event& event) {
@@ -197,7 +197,7 @@ void Coordinator::handle_abort(Client& client, const wire::Message& message) {
         if (abort.lost == ring_.server)  // this process
             judge(accusations_.back(), {member(abort.lost).process, /*lives=*/true});
         else
-            probe(abort.lost);
+            probe(member(abort.lost));
     } else if (abort.end == wire::End::membership && elastic()) {
         own_rank_left_ |= member(client.rank).process == options_.process;
         log(cat(client.name(), " fails and leaves: ", abort.why));
@@ -248,7 +248,7 @@ void Coordinator::disconnected(Client& client, const std::string& why) {
     const int rank = client.rank;  // in the ring that was open
     retire(client);
     regroup_.cut(rank, why);
-    probe(rank);
+    probe(member(rank));
 }
 
 // Ignores the client's messages from now on. Its connection closes later, so that it can read why.
@@ -297,7 +297,7 @@ void Coordinator::back_to_base(const std::string& why) {
         here.insert(client->rank);
     }
     for (int rank = 0; rank < ring_.world; ++rank)
-        if (!here.contains(rank)) probe(rank);
+        if (!here.contains(rank)) probe(member(rank));
 }
 
 // A rank whose ring broke connects again, or a newcomer asks to be added.
@@ -535,7 +535,7 @@ void Coordinator::on(const event::ProbeResult& result) {
     else if (!result.gone.empty())
         regroup_.gone(rank, result.gone, now_);
     decide();
-    if (is_again() && regroup_.waits_for(rank)) probe(rank, kProbePause);
+    if (is_again() && regroup_.waits_for(rank)) probe(member(rank), kProbePause);
 }
 
 // A rank has no edge to another rank. If this process does not reach the other rank either, the

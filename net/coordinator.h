@@ -163,10 +163,7 @@ class Coordinator {
     void form_again();
     void take_in_newcomers();
     void call_for_newcomers();
-    void probe(int rank, std::chrono::milliseconds after = kFirstProbe) {
-        probe(member(rank), after);
-    }
-    void probe(const wire::Member& member, std::chrono::milliseconds after);
+    void probe(const wire::Member& member, std::chrono::milliseconds after = kFirstProbe);
     void visited(Client& newcomer, const event::ProbeResult& result);
     void judge(const Accusation& accusation, const event::ProbeResult& result);
 
