@@ -142,7 +142,6 @@ class RingCommunicator final : public RingCollectives<Communicator> {
         Connected connected = next.get();
         {
             std::lock_guard lock(ring_mutex_);
-            if (ring_) sent_before_ += ring_->bytes_sent();
             ring_ = make_ring(connected);
             links_.reset();
             if (membership_->status().ended()) ring_->shut();
@@ -179,9 +178,8 @@ class RingCommunicator final : public RingCollectives<Communicator> {
         for (const int peer : order)
             (links[size_t(peer)] = std::move(all[size_t(ranks[size_t(peer)])])).set_limit(limit_);
         std::lock_guard lock(ring_mutex_);
-        group_ring_ =
-            std::make_unique<Ring>(rank, order, std::move(links), me_.generation, me_.rules.bf16,
-                                   membership_->progress().moved, &tracks_, 1 + ranks.front());
+        group_ring_ = std::make_unique<Ring>(rank, order, std::move(links), me_.generation,
+                                             me_.rules.bf16, record_, 1 + ranks.front());
         if (membership_->status().ended()) group_ring_->shut();
         return std::make_unique<Group>(*this, *group_ring_, ranks, rank);
     }
@@ -205,15 +203,12 @@ class RingCommunicator final : public RingCollectives<Communicator> {
     void leave() noexcept override { membership_->leave(); }
     int lost_rank() const override { return membership_->status().lost_rank(); }
     void record(Track* sent, Track* received) override {
-        tracks_.sent = sent, tracks_.received = received;
+        record_.sent_track = sent, record_.received_track = received;
     }
     void on_stall(std::function<void(const std::string&)> then) override {
         membership_->on_stall(std::move(then));
     }
-    uint64_t bytes_sent() const override {
-        return sent_before_ + (ring_ ? ring_->bytes_sent() : 0) +
-               (group_ring_ ? group_ring_->bytes_sent() : 0);
-    }
+    uint64_t bytes_sent() const override { return record_.sent; }
     double seconds_busy() const override { return busy_seconds_; }
 
  private:
@@ -283,7 +278,7 @@ class RingCommunicator final : public RingCollectives<Communicator> {
         for (Link& link : connected.links)
             if (link.is_open()) link.set_limit(limit_);
         return std::make_unique<Ring>(w.rank, w.ring, std::move(connected.links), w.generation,
-                                      w.rules.bf16, membership_->progress().moved, &tracks_);
+                                      w.rules.bf16, record_);
     }
     // A signal waits for the next ring, unless that takes long: others may be out of reach.
     void wait_for_ring(const std::future<Connected>& next) {
@@ -317,9 +312,8 @@ class RingCommunicator final : public RingCollectives<Communicator> {
     const std::function<int()> stop_;
     std::mutex ring_mutex_;  // another ring takes the place of one that broke
     const std::function<size_t(size_t)> limit_;
-    RingTracks tracks_;
+    RingRecord record_{membership_->progress().moved};
     std::unique_ptr<Ring> ring_, group_ring_;
-    uint64_t sent_before_ = 0;
     wire::Welcome me_;
     std::weak_ptr<LinkThread> links_;
     std::mutex mutex_;

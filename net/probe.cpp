@@ -43,7 +43,7 @@ std::array<EdgeTiming, 2> Ring::probe(int peer, bool left) {
                 const size_t n = std::min(rest, outbox_.size());
                 sends ? link(peer).send_all(std::span(outbox_).first(n))
                       : link(peer).receive_all(std::span(inbox_).first(n));
-                (sends ? sent_ : moved_) += n;
+                (sends ? record_.sent : record_.moved) += n;
                 rest -= n;
             }
             sends ? receive_small(wire::Type::probe, peer, {})

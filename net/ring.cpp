@@ -44,8 +44,8 @@ class Ring::Flow {
           received_(received),
           sums_(sums),
           bf16_(bf16),
-          sent_track_(ring.sent_track()),
-          received_track_(ring.received_track()),
+          sent_track_(ring.record_.sent_track),
+          received_track_(ring.record_.received_track),
           span_(sent_track_,
                 type == wire::Type::sum      ? kTraceSum
                 : type == wire::Type::gather ? kTraceGather
@@ -121,7 +121,7 @@ class Ring::Flow {
             header_sent_ = header_sent_ || staged_.empty();
         }
         if (out_.piece < sent_ && staged_.empty() && is_done(out_)) end_piece(out_, sent_);
-        ring_.sent_ += n, ring_.moved_ += n;
+        ring_.record_.sent += n, ring_.record_.moved += n;
         if (ring_.host_) ring_.host_->progress(n);
         return n > 0;
     }
@@ -159,7 +159,7 @@ class Ring::Flow {
             in_.at += apply(piece, partial_ + n);
         }
         if (is_done(in_)) end_piece(in_, received_ + 1);
-        ring_.moved_ += n;
+        ring_.record_.moved += n;
         if (ring_.host_) ring_.host_->progress(n);
         return n > 0;
     }
@@ -198,15 +198,14 @@ class Ring::Flow {
 };
 
 Ring::Ring(int rank, std::vector<int> ring, std::vector<Link> links, uint32_t generation, bool bf16,
-           std::atomic<uint64_t>& moved, const RingTracks* tracks, int group)
+           RingRecord& record, int group)
     : ring_(std::move(ring)),
       links_(std::move(links)),
       generation_(generation),
       bf16_(bf16),
       outbox_(kStage),
       inbox_(kStage),
-      moved_(moved),
-      tracks_(tracks),
+      record_(record),
       group_(uint64_t(group)) {
     position_ = int(std::find(ring_.begin(), ring_.end(), rank) - ring_.begin());
     ENSURE(links_.size() == ring_.size() && position_ < world(), "rank ", rank, " of ", world());

@@ -34,9 +34,11 @@ struct PeerMistake : Error {
     int rank;
 };
 
-// Communicator::record.
-struct RingTracks {
-    std::atomic<Track*> sent{nullptr}, received{nullptr};
+// What all rings of a rank count, in bytes with headers, and the tracks of Communicator::record.
+struct RingRecord {
+    std::atomic<uint64_t>& moved;  // sent and received
+    std::atomic<uint64_t> sent{0};
+    std::atomic<Track*> sent_track{nullptr}, received_track{nullptr};
 };
 
 // Who shares memory, and who cannot and why.
@@ -47,11 +49,10 @@ struct SharedNews {
 
 class Ring {
  public:
-    // `ring`: ranks in ring order; `links` by rank; `bf16`: large sums travel as bf16. `moved`
-    // counts the bytes sent and received. tracks: null for no trace; in a trace, `group`
-    // distinguishes the rings of a generation.
+    // `ring`: ranks in ring order; `links` by rank; `bf16`: large sums travel as bf16. In a trace,
+    // `group` distinguishes the rings of a generation.
     Ring(int rank, std::vector<int> ring, std::vector<Link> links, uint32_t generation, bool bf16,
-         std::atomic<uint64_t>& moved, const RingTracks* tracks = nullptr, int group = 0);
+         RingRecord& record, int group = 0);
 
     // From now on the ranks of a host (`peers`, by rank) sum in shared memory if all of them can
     // open it; then one rank per host is on the ring. All ranks call it before the first sum.
@@ -79,7 +80,6 @@ class Ring {
 
     // Any thread may call it. Ends the collective by LinkLost, on this rank and on its neighbours.
     void shut() noexcept;
-    uint64_t bytes_sent() const { return sent_; }
     int around() const { return hosts_.empty() ? world() : int(hosts_.size()); }  // Communicator's
 
  private:
@@ -89,8 +89,6 @@ class Ring {
     void sum_by_host(std::span<float> data);
     void sum_around(std::span<float> data);
     void recursive_doubling(wire::Type type, std::span<float> data);
-    Track* sent_track() const { return tracks_ ? tracks_->sent.load() : nullptr; }
-    Track* received_track() const { return tracks_ ? tracks_->received.load() : nullptr; }
     uint64_t flow(int sender, int piece) const;
     void send_small(wire::Type type, int position, std::span<const float> data);
     void receive_small(wire::Type type, int position, std::span<float> data);
@@ -109,9 +107,7 @@ class Ring {
     bool bf16_;
     std::vector<std::span<std::byte>> pieces_;
     std::vector<std::byte> outbox_, inbox_;
-    std::atomic<uint64_t>& moved_;
-    std::atomic<uint64_t> sent_{0};
-    const RingTracks* const tracks_;
+    RingRecord& record_;
     const uint64_t group_;
     std::atomic<bool> shut_{false};
     // share_memory(): the ring of the ranks that sum for their hosts (empty: no shared memory),

@@ -65,7 +65,7 @@ SharedNews Ring::share_memory(const std::vector<wire::Member>& peers,
             ranks.push_back({rank, rank_name(rank, peers[size_t(rank)].address)});
         host_ = std::make_unique<HostSum>(std::move(memory),
                                           size_t(std::ranges::find(host, me) - host.begin()),
-                                          std::move(ranks), shut_, moved_);
+                                          std::move(ranks), shut_, record_.moved);
         host_->limit = limit;
         host_->look = [this] {
             for (const Link& link : links_)
@@ -85,7 +85,7 @@ static constexpr TraceName kTraceSharedSum{"sum in shared memory", "network", "c
 void Ring::sum_by_host(std::span<float> data) {
     const uint32_t number = number_ + 1;
     const auto span = [&] {
-        return Span(host_ ? sent_track() : nullptr, kTraceSharedSum, number,
+        return Span(host_ ? record_.sent_track.load() : nullptr, kTraceSharedSum, number,
                     double(data.size_bytes()));
     };
     const bool alone = hosts_.size() == 1;

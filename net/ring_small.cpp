@@ -34,8 +34,8 @@ void Ring::barrier() { recursive_doubling(wire::Type::barrier, {}); }
 void Ring::recursive_doubling(wire::Type type, std::span<float> data) {
     ++number_;
     if (host_) host_->enter(number_, type, data.size_bytes());
-    const Span span(sent_track(), type == wire::Type::barrier ? kTraceBarrier : kTraceSum, number_,
-                    double(data.size_bytes()));
+    const Span span(record_.sent_track, type == wire::Type::barrier ? kTraceBarrier : kTraceSum,
+                    number_, double(data.size_bytes()));
     float theirs[kSmallSum / sizeof(float)];
     const std::span<float> arrived = std::span(theirs).first(data.size());
     const int whole = int(std::bit_floor(unsigned(world())));
@@ -61,10 +61,10 @@ void Ring::send_small(wire::Type type, int position, std::span<const float> data
     const std::span message = std::span(outbox_).first(wire::kHeaderBytes + data.size_bytes());
     const auto begin = Clock::now();
     link(position).send_all(message);
-    if (Track* const track = sent_track())
+    if (Track* const track = record_.sent_track)
         track->add(kTraceSend, begin, Clock::now(), at(position), double(message.size()),
                    flow(position_, at(position)));
-    sent_ += message.size();
+    record_.sent += message.size();
 }
 
 void Ring::receive_small(wire::Type type, int position, std::span<float> data) {
@@ -75,11 +75,11 @@ void Ring::receive_small(wire::Type type, int position, std::span<float> data) {
     check({type, generation_, number_, data.size_bytes()}, message.first<wire::kHeaderBytes>(),
           position);
     link(position).receive_all(message.subspan(got));
-    if (Track* const track = received_track())
+    if (Track* const track = record_.received_track)
         track->add(kTraceReceive, begin, Clock::now(), at(position), double(message.size()),
                    flow(position, ring_[size_t(position_)]));
     std::ranges::copy(message.subspan(wire::kHeaderBytes), std::as_writable_bytes(data).begin());
-    moved_ += message.size();
+    record_.moved += message.size();
 }
 
 }  // namespace convoy
