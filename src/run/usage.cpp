@@ -119,8 +119,6 @@ void Usage::read() try {
 
 // The current counters; -1: not known.
 Usage::Figures Usage::now(const Clocks& clocks) const {
-    timespec cpu{};
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);
     double pages = -1;
     std::ifstream("/proc/self/statm") >> pages >> pages;  // the second number: resident
     return {seconds_between({}, Clock::now()),
@@ -128,7 +126,7 @@ Usage::Figures Usage::now(const Clocks& clocks) const {
             clocks.net_wait,
             clocks.net_busy,
             clocks.compute,
-            double(cpu.tv_sec) + 1e-9 * double(cpu.tv_nsec),
+            double(std::clock()) / CLOCKS_PER_SEC,
             pages < 0 ? -1 : pages * double(sysconf(_SC_PAGESIZE)),
             double(job_.communicator().bytes_sent())};
 }
