@@ -41,14 +41,13 @@ std::span<MicroBatch> Trainer::load(const Batch& batch, const Position& at, doub
     backend_.upload(model_.params().block(), &block, sizeof block);
 
     x_ = batch.x ? input_.take(batch) : Tensor();  // a later stage of a pipeline reads no images
-    labels_ = batch.labels, samples_ = batch.samples;
-    second_labels_ = batch.second_labels, first_parts_ = batch.first_parts;
+    batch_ = batch;
     group_bounds(batch.positions, batch.global_wanted, options_.config.bn_group, groups_);
     const bool traced = at.step + 1 >= options_.first_traced && at.step + 1 <= options_.last_traced;
     layer_trace_.device = traced ? options_.device : nullptr;
-    pass_ = {true,     {uint64_t(options_.config.seed), uint32_t(at.epoch)},
-             samples_, groups_,
-             true,     layer_trace_};
+    pass_ = {true,           {uint64_t(options_.config.seed), uint32_t(at.epoch)},
+             batch_.samples, groups_,
+             true,           layer_trace_};
     const auto parts = cutter_.cut(batch.positions, batch.global_wanted, pass_);
     for (MicroBatch& part : parts) {
         part.model = &model_, part.backend = &backend_;
@@ -69,10 +68,10 @@ void Trainer::loss(MicroBatch& part) {
     if (!part.model->ends()) return;
     const Span span(part.pass.trace.track, kTraceLoss, part.number, 0, options_.device);
     part.dy = part.model->dlogits(part.images());
-    part.backend->softmax_cross_entropy(part.y, part.of(labels_),
-                                        float(options_.config.label_smoothing), part.dy,
-                                        part.model->params().counters() + StepCounters::kLoss,
-                                        {part.of(second_labels_), part.of(first_parts_)});
+    part.backend->softmax_cross_entropy(
+        part.y, part.of(batch_.labels), float(options_.config.label_smoothing), part.dy,
+        part.model->params().counters() + StepCounters::kLoss,
+        {part.of(batch_.second_labels), part.of(batch_.first_parts)});
 }
 
 // Starts before the backward pass, because a rank without images has none.
@@ -167,8 +166,8 @@ Trainer::Trainer(const TrainerOptions& options, Backend& backend, Communicator& 
     if (options.track) layer_trace_ = model.trace(*options.tracer, options.track);
     // Recorded steps read these vectors, so their memory must not move.
     const size_t most = size_t(model.max_batch());
-    labels_.reserve(most), samples_.reserve(most), groups_.reserve(most + 1);
-    second_labels_.reserve(most), first_parts_.reserve(most);
+    batch_.labels.reserve(most), batch_.samples.reserve(most), groups_.reserve(most + 1);
+    batch_.second_labels.reserve(most), batch_.first_parts.reserve(most);
 }
 
 }  // namespace convoy

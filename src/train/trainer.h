@@ -103,9 +103,7 @@ class Trainer {
     Pass pass_;
     Tensor x_;
     int64_t step_ = 0;
-    std::vector<int32_t> labels_, second_labels_;
-    std::vector<float> first_parts_;
-    std::vector<uint64_t> samples_;
+    Batch batch_;
     std::vector<int> groups_;  // bounds of the batch norm groups
 };
 
