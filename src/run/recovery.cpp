@@ -354,11 +354,9 @@ void Recovery::compare_weights() {
 
 void Recovery::tell_unequal(const Difference& found, int root, int64_t step) {
     drift_ = engine_.may_drift;
-    std::vector<std::string> ranks;
-    for (const int rank : found.ranks) ranks.push_back(std::to_string(rank));
     log_.notice(
-        "after step ", step, " rank ", join_text(ranks, " and "), " held other weights than rank ",
-        root, "; all ranks have the weights of rank ", root,
+        "after step ", step, " rank ", join_text(found.ranks, " and "),
+        " held other weights than rank ", root, "; all ranks have the weights of rank ", root,
         " now. The first tensor that differed was ", found.tensor, ". ",
         drift_ ? "Processors that add in another order differ by roundings; CONVOY_FACTORS=off "
                  "keeps all equal"
