@@ -91,8 +91,9 @@ class Edges {
     asio::awaitable<void> accept_waiting() {
         auto& waiting = membership_.incoming_edges();
         for (size_t i = 0; i < waiting.size();) {  // a rank that dialled again comes later
-            if (is_early(waiting[i].edge)) {
-                ++i;
+            if (waiting[i].edge.generation != generation_ &&
+                waiting[i].edge.is_alongside(welcome_)) {
+                ++i;  // of another kind: this rank is not ready for it yet
                 continue;
             }
             IncomingEdge incoming = std::move(waiting[i]);
@@ -143,12 +144,6 @@ class Edges {
 
     bool is_open() const { return membership_.state() == RankState::kOpen; }
     bool has_edge(int rank) const { return links_[size_t(rank)].is_open(); }
-    // Of another kind of the same ring: this rank is not ready for it yet.
-    bool is_early(const wire::Edge& edge) const {
-        const uint32_t kinds = wire::kGroupEdge | wire::kLinkEdge;
-        return edge.job == welcome_.job && edge.generation != generation_ &&
-               (edge.generation & kinds) != 0 && (edge.generation & ~kinds) == welcome_.generation;
-    }
 
     void add_edge(int rank, Socket socket) {
         std::error_code gone;

@@ -34,10 +34,7 @@ Membership::Membership(Log& log, const JoinOptions& options)
     progress_.since = heard_ = Clock::now();
     listener_.on_edge = [this](Socket socket, wire::Edge edge) {
         // More come from ranks that dial again, or from strangers.
-        const uint32_t kind = edge.generation & (wire::kGroupEdge | wire::kLinkEdge);
-        const bool is_wanted =
-            state_ != RankState::kOpen || (edge.job == welcome_.job && kind != 0 &&
-                                           edge.generation == (welcome_.generation | kind));
+        const bool is_wanted = state_ != RankState::kOpen || edge.is_alongside(welcome_);
         const size_t most = kMostWaitingEdges + 2 * welcome_.peers.size();
         if (!is_wanted || incoming_edges_.size() >= most)
             return listener_.log_refusal(cat("refused an edge from rank ", edge.from));

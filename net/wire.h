@@ -193,14 +193,19 @@ struct Welcome {
     uint64_t id = 0;  // no other ring has it
     void fields(auto& body) { body(job, rank, world, server, rules, peers, ring, why, id); }
 };
+constexpr uint32_t kGroupEdge = uint32_t(1) << 31, kLinkEdge = uint32_t(1) << 30;
 struct Edge {
     static constexpr Type kType = Type::edge;
     uint64_t job = 0;
     int from = 0, to = 0;
     uint32_t generation = 0;  // travels in the header, with kGroupEdge or kLinkEdge
     void fields(auto& body) { body(job, from, to); }
+    // Whether it belongs to a group or to MESSAGEs, and to the same ranks as `ring`.
+    bool is_alongside(const Welcome& ring) const {
+        const uint32_t kind = generation & (kGroupEdge | kLinkEdge);
+        return job == ring.job && kind != 0 && generation == (ring.generation | kind);
+    }
 };
-constexpr uint32_t kGroupEdge = uint32_t(1) << 31, kLinkEdge = uint32_t(1) << 30;
 struct Heartbeat {
     static constexpr Type kType = Type::heartbeat;
     int64_t step = 0;
