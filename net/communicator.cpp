@@ -352,8 +352,4 @@ Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop)
     return job;
 }
 
-std::string broadcast_text(Communicator& communicator, const std::string& text) {
-    return gather_lists(communicator, communicator.rank() == 0 ? text : "").front();
-}
-
 }  // namespace convoy

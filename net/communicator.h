@@ -269,8 +269,6 @@ void serve_coordinator(const std::string& host, uint16_t port, int world, Log& l
 std::string machine_id();
 
 // Small texts and lists between the ranks. Collective; both block until all ranks have called.
-// Returns rank 0's text.
-std::string broadcast_text(Communicator& communicator, const std::string& text);
 // Returns every rank's list (a text or a vector of numbers), by rank.
 template <class List>
 std::vector<List> gather_lists(Communicator& communicator, const List& mine) {
@@ -281,6 +279,10 @@ std::vector<List> gather_lists(Communicator& communicator, const List& mine) {
         std::copy_n(bytes.begin(), list.size(), list.begin());
     }
     return all;
+}
+// Returns rank 0's text.
+inline std::string broadcast_text(Communicator& communicator, const std::string& text) {
+    return gather_lists(communicator, communicator.rank() == 0 ? text : "").front();
 }
 
 }  // namespace convoy

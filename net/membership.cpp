@@ -416,8 +416,7 @@ void Membership::leave() noexcept {
     if (status_.job_has_ended()) return;
     asio::post(io_, [this] {
         state_ = RankState::kLeft;
-        answer_due_ = connection_->is_open();
-        connection_->send(wire::encode_empty(wire::Type::leave));
+        send_last(wire::encode_empty(wire::Type::leave));
     });
     status_.wait_for_cause(kLastMessages);
 }

@@ -164,9 +164,7 @@ class Rendezvous {
         try {
             connection_ = std::make_shared<Connection>(
                 co_await dial(endpoints, membership_.tls(), kDialPatience));
-        } catch (const AccessError&) {
-            throw;
-        } catch (const Error& e) {
+        } catch (const NotReached& e) {
             throw TryAgain(e.what());
         }
     }
