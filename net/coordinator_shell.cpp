@@ -88,7 +88,9 @@ asio::awaitable<void> CoordinatorShell::read(int id, Client client) {
 asio::awaitable<void> CoordinatorShell::probe(action::Probe wanted) {
     const auto self = shared_from_this();
     if (wanted.after.count() > 0) co_await sleep_for(wanted.after);
-    const event::ProbeResult result = co_await probe_process(wanted.member, first_, tls_);
+    if (!listener_) co_return;
+    const event::ProbeResult result =
+        co_await probe_process(wanted.member, first_, listener_->tls());
     if (listener_) step(result);
 }
 
@@ -131,7 +133,7 @@ void serve_coordinator(const std::string& host, uint16_t port, int world, Log& i
         std::max(files.rlim_cur / 2, files.rlim_cur - std::min<rlim_t>(files.rlim_cur, 256));
     const auto shell = std::make_shared<CoordinatorShell>(
         io, Coordinator({.world = world, .id = fresh_id(), .most_clients = most}), tcp::endpoint(),
-        listener.tls(), &log);
+        &log);
     shell->start(listener);
     listener.on_health = [&] { return shell->coordinator().health(Clock::now()); };
     listener.on_offer = [&] { return shell->coordinator().offer(); };

@@ -22,12 +22,8 @@ class CoordinatorShell : public std::enable_shared_from_this<CoordinatorShell> {
  public:
     // `first`: the address of the job's first coordinator; none: here. log: null for no log.
     CoordinatorShell(asio::io_context& io, Coordinator coordinator, tcp::endpoint first,
-                     TlsContext tls, LogQueue* log)
-        : io_(io),
-          coordinator_(std::move(coordinator)),
-          first_(std::move(first)),
-          tls_(std::move(tls)),
-          log_(log) {}
+                     LogQueue* log)
+        : io_(io), coordinator_(std::move(coordinator)), first_(std::move(first)), log_(log) {}
     // The listener's JOINs come here; time passes.
     void start(Listener& listener);
     // Stops serving: hangs up on all ranks, which then look for another coordinator.
@@ -52,7 +48,6 @@ class CoordinatorShell : public std::enable_shared_from_this<CoordinatorShell> {
     asio::io_context& io_;
     Coordinator coordinator_;
     const tcp::endpoint first_;
-    const TlsContext tls_;
     LogQueue* const log_;
     Listener* listener_ = nullptr;  // while it serves
     Pause pause_;

@@ -68,8 +68,7 @@ Membership::~Membership() {
 }
 
 void Membership::serve(Coordinator coordinator) {
-    coordinator_ =
-        std::make_shared<CoordinatorShell>(io_, std::move(coordinator), first_, tls(), nullptr);
+    coordinator_ = std::make_shared<CoordinatorShell>(io_, std::move(coordinator), first_, nullptr);
     coordinator_->start(listener_);
 }
 
