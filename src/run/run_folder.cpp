@@ -84,19 +84,16 @@ static std::string open_run_folder(const Config& config, int rank) {
     return folder;
 }
 
-RunFolder::RunFolder(JobSetup& setup, Engine& engine, RunProgress& progress)
-    : setup_(setup),
-      engine_(engine),
-      progress_(progress),
+RunFolder::RunFolder(const RunState& run)
+    : RunState(run),
       path_(first_rank_ == 0 ? open_run_folder(config_, 0) : ""),
-      lock_(path_.empty()
-                ? nullptr
-                : std::make_shared<FolderLock>(path_, /*takes_over=*/false, setup.job.log)),
-      log(setup.job.log, path_, first_rank_, config_.log_every, int(setup.classes.size()),
+      lock_(path_.empty() ? nullptr
+                          : std::make_shared<FolderLock>(path_, /*takes_over=*/false, log_)),
+      log(log_, path_, first_rank_, config_.log_every, int(setup_.classes.size()),
           config_.tensorboard) {
     if (config_.save_every > 0)
-        save_steps_ =
-            std::max<int64_t>(1, std::llround(config_.save_every * double(engine.loader->steps())));
+        save_steps_ = std::max<int64_t>(
+            1, std::llround(config_.save_every * double(engine_.loader->steps())));
 }
 
 void RunFolder::open() { path_ = open_run_folder(config_, std::max(first_rank_, 1)); }
@@ -104,11 +101,11 @@ void RunFolder::open() { path_ = open_run_folder(config_, std::max(first_rank_, 
 bool RunFolder::try_to_open() {
     try {
         open();
-        lock_ = std::make_shared<FolderLock>(path_, /*takes_over=*/true, setup_.job.log);
+        lock_ = std::make_shared<FolderLock>(path_, /*takes_over=*/true, log_);
         log.become(0, path_, progress_.at.step);
     } catch (const std::exception& error) {
         path_.clear();
-        setup_.job.log.notice("error: ", error.what(), ". Training continues without saving");
+        log_.notice("error: ", error.what(), ". Training continues without saving");
     }
     return !path_.empty();
 }
@@ -117,7 +114,7 @@ void RunFolder::save(const Position& at, bool is_best) {
     yield();
     if (saved_step_ == at.step && !is_best) return;
     if (path_.empty() || config_.schedule == Schedule::kRange) return;
-    setup_.communicator().set_progress(at.step, Phase::kCheckpoint);
+    communicator_.set_progress(at.step, Phase::kCheckpoint);
     const Span span(engine_.track, kTraceCheckpoint, at.step);
     const CheckpointMeta meta{at,
                               progress_.best_top1,
@@ -133,9 +130,9 @@ void RunFolder::save(const Position& at, bool is_best) {
     const auto begin = Clock::now();
     const std::string folder =
         save_checkpoint(path_, meta, card, *engine_.model, *engine_.optimizer, *engine_.backend,
-                        is_best, config_.keep, setup_.job.log);
+                        is_best, config_.keep, log_);
     saved_step_ = at.step;
-    setup_.job.log.detail(fmt::format("{} written in {:.2f} s", folder, seconds_since(begin)));
+    log_.detail(fmt::format("{} written in {:.2f} s", folder, seconds_since(begin)));
     log.event("checkpoint", {{"step", at.step}, {"folder", folder}});
 }
 
@@ -143,7 +140,7 @@ void RunFolder::try_to_save(const Position& at, bool is_best) {
     try {
         save(at, is_best);
     } catch (const Error& error) {
-        setup_.job.log.notice("error: ", error.what(), ". Training goes on");
+        log_.notice("error: ", error.what(), ". Training goes on");
         log.event("error", {{"step", at.step}, {"cause", error.what()}, {"goes_on", true}});
     }
 }
@@ -157,8 +154,7 @@ void RunFolder::move() {
 void RunFolder::yield() {
     if (!lock_ || lock_->is_mine()) return;
     move();
-    setup_.job.log.notice("another rank has taken over the run folder; this rank writes to ",
-                          path_);
+    log_.notice("another rank has taken over the run folder; this rank writes to ", path_);
 }
 
 static bool answers(const JobSession& job, int rank) {
@@ -174,7 +170,7 @@ bool RunFolder::save_after_failure(const std::exception& failure) {
     if (at.step <= 0 || config_.schedule == Schedule::kRange) return false;
     const bool is_left = dynamic_cast<const LeftBehind*>(&failure);
     const bool is_cut_off = dynamic_cast<const CutOff*>(&failure);
-    if (setup_.rank() != 0 && setup_.communicator().lost_rank() != 0 && !is_cut_off && !is_left)
+    if (setup_.rank() != 0 && communicator_.lost_rank() != 0 && !is_cut_off && !is_left)
         return false;
     try {
         const bool is_done = progress_.is_done;
@@ -188,16 +184,15 @@ bool RunFolder::save_after_failure(const std::exception& failure) {
             names.front() > fmt::format("step-{:08}", at.step))  // others went on, and save there
             move();
         save(at);
-        setup_.job.log.notice("saved the state after step ", at.step,
-                              at.step > progress_.committed.step
-                                  ? " of this rank; what the other ranks have trained since the "
-                                    "last average is lost"
-                                  : "",
-                              is_done ? " in " : "; to continue: trainer --resume ", path_);
+        log_.notice("saved the state after step ", at.step,
+                    at.step > progress_.committed.step
+                        ? " of this rank; what the other ranks have trained since the "
+                          "last average is lost"
+                        : "",
+                    is_done ? " in " : "; to continue: trainer --resume ", path_);
         return is_left || is_cut_off;
     } catch (const std::exception& error) {
-        if (error.what() != std::string(failure.what()))
-            setup_.job.log.notice("error: ", error.what());
+        if (error.what() != std::string(failure.what())) log_.notice("error: ", error.what());
         return false;
     }
 }

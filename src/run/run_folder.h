@@ -12,11 +12,21 @@
 
 namespace convoy {
 
-class RunFolder {
+// What all parts of a run work on; they derive from it.
+struct RunState {
+    JobSetup& setup_;
+    Engine& engine_;
+    RunProgress& progress_;
+    const Config& config_ = setup_.config;
+    Log& log_ = setup_.job.log;
+    Communicator& communicator_ = setup_.communicator();
+};
+
+class RunFolder : RunState {
  public:
     // On rank 0: --out, else the folder of the resumed run, else a new folder in runs/. Throws
     // Error if another run is in the folder, or if the folder is not writable.
-    RunFolder(JobSetup& setup, Engine& engine, RunProgress& progress);
+    explicit RunFolder(const RunState& run);
 
     const std::string& path() const { return path_; }  // "": this rank does not save
     // For a rank without a folder. open() throws Error. try_to_open() returns false instead.
@@ -40,10 +50,6 @@ class RunFolder {
  private:
     void move();
 
-    JobSetup& setup_;
-    const Config& config_ = setup_.config;
-    Engine& engine_;
-    RunProgress& progress_;
     const int first_rank_ = setup_.rank();
     std::string path_;
     std::shared_ptr<class FolderLock> lock_;    // while this rank writes there
@@ -53,15 +59,9 @@ class RunFolder {
     RunLog log;
 };
 
-// What the other parts of a run work on; they derive from it.
-struct RunPart {
-    JobSetup& setup_;
-    Engine& engine_;
-    RunProgress& progress_;
+// The other parts use the folder too.
+struct RunPart : RunState {
     RunFolder& folder_;
-    const Config& config_ = setup_.config;
-    Log& log_ = setup_.job.log;
-    Communicator& communicator_ = setup_.communicator();
 };
 
 }  // namespace convoy

@@ -18,10 +18,10 @@ static bool begins_head_only(const JobSetup& setup) {
 TrainRun::TrainRun(JobSetup& setup)
     : setup_(setup),
       engine_(setup, begins_head_only(setup), [this] { return recovery_.wish(); }),
-      folder_(setup, engine_, progress_),
-      report_({setup, engine_, progress_, folder_}),
-      traces_({setup, engine_, progress_, folder_}),
-      recovery_({setup, engine_, progress_, folder_}, report_, traces_),
+      folder_({setup, engine_, progress_}),
+      report_({{setup, engine_, progress_}, folder_}),
+      traces_({{setup, engine_, progress_}, folder_}),
+      recovery_({{setup, engine_, progress_}, folder_}, report_, traces_),
       base_lr_(base_learning_rate(config_, engine_.model->has_batch_norm())) {
     progress_.steps_per_epoch = engine_.loader->steps();
 }
