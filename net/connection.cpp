@@ -216,7 +216,6 @@ Connection::Connection(Socket socket) : socket_(std::move(socket)) {
     std::error_code gone;  // a peer that has hung up shows at the first read
     local_ = socket_.local_endpoint(gone);
     peer_ = socket_.remote_endpoint(gone);
-    remote_ = address_text(peer_);
     set_options(socket_);
 }
 

@@ -78,7 +78,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     bool is_open() const { return socket_.is_open(); }
     void close() noexcept;
 
-    const std::string& remote() const { return remote_; }  // "10.0.0.7:51234"
+    std::string remote() const { return address_text(peer_); }  // "10.0.0.7:51234"
     tcp::endpoint local_endpoint() const { return local_; }
     tcp::endpoint remote_endpoint() const { return peer_; }
 
@@ -92,7 +92,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
     Socket socket_;
     tcp::endpoint local_, peer_;
-    std::string remote_;
     std::deque<std::string> queue_;
     size_t queued_bytes_ = 0;
     bool writing_ = false;

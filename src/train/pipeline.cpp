@@ -61,9 +61,9 @@ class Pipeline final : public Sync {
                                                  parts.bucket_bytes, parts.track);
 
         // One more than 1f1b needs, so that the next stage does not wait for the network.
-        held_ = std::min(BatchCutter::most(images_, model_.max_batch()),
-                         size_t(stages_ - stage_ + !is_last()));
-        for (size_t i = 0; i < held_; ++i) {
+        const size_t held = std::min(BatchCutter::most(images_, model_.max_batch()),
+                                     size_t(stages_ - stage_ + !is_last()));
+        for (size_t i = 0; i < held; ++i) {
             models_.push_back(model_.twin());
             activation_bytes_ += models_.back()->plan(std::min(images_, model_.max_batch()), true);
         }
@@ -125,7 +125,7 @@ class Pipeline final : public Sync {
         if (stage_ > 0) expect(x_, communicator_.rank() - 1, parts);
         if (!is_last() && backward) expect(dy_, communicator_.rank() + 1, parts);
         for (size_t begun = 0, done = 0; done < parts.size();)
-            if (begun < parts.size() && begun - done < held_) {
+            if (begun < parts.size() && begun - done < models_.size()) {
                 forward_one(parts[begun++], forward);
                 if (!backward) ++done;
             } else {
@@ -295,8 +295,7 @@ class Pipeline final : public Sync {
     Optimizer& optimizer_;
     std::unique_ptr<Communicator> group_;  // the replicas of this stage
     std::unique_ptr<GradReducer> reducer_;
-    size_t held_;                                 // micro-batches between forward and backward
-    std::vector<std::unique_ptr<Model>> models_;  // as many
+    std::vector<std::unique_ptr<Model>> models_;  // as many micro-batches wait for their backward
     Crossing x_, y_, dx_, dy_;                    // of this stage
     std::vector<Tensor> inputs_;                  // of a later stage, by micro-batch
     size_t activation_bytes_ = 0;
