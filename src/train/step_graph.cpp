@@ -16,15 +16,12 @@ void StepGraph::run(const Pass& pass, Tensor input, const std::function<void()>&
         if (Track* const track = pass.trace.track) track->add(kTraceRecorded, begin, Clock::now());
         return;
     }
-    for (bool done = false; !done;) {
-        try {
+    for (;;) try {
             ops();
-            end();
-            done = true;
+            return end();
         } catch (const Error& error) {
             give_up(error);
         }
-    }
 }
 
 // Returns false if the caller must call the ops, which are recorded if recording_.
