@@ -1,17 +1,19 @@
-// golden.h — decodes the hexadecimal digits of golden_images.h.
+// golden.h — decodes the texts of golden_images.h and golden_shards.h.
 #pragma once
 
+#include <openssl/evp.h>
+
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 #include <vector>
 
 namespace convoy {
 
-inline std::vector<uint8_t> from_hex(std::string_view digits) {
-    const auto value = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
-    std::vector<uint8_t> bytes;
-    for (size_t i = 0; i + 1 < digits.size(); i += 2)
-        bytes.push_back(uint8_t(value(digits[i]) << 4 | value(digits[i + 1])));
+inline std::vector<uint8_t> from_base64(std::string_view text) {
+    std::vector<uint8_t> bytes(text.size() / 4 * 3);
+    EVP_DecodeBlock(bytes.data(), reinterpret_cast<const uint8_t*>(text.data()), int(text.size()));
+    bytes.resize(bytes.size() - size_t(std::ranges::count(text, '=')));
     return bytes;
 }
 

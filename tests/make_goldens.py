@@ -13,35 +13,13 @@ import io
 import numpy as np
 from PIL import Image
 
-
-def picture(H, W):
-    """The same formula as picture() in tests/test_augment.cpp."""
-    h, w, c = np.meshgrid(np.arange(H), np.arange(W), np.arange(3), indexing="ij")
-    return ((h * 5 + w * 3 + c * 60 + (h * w * (c + 1)) % 41 * 4) % 256).astype(np.uint8)
+from goldens import emit, emit_table, fnv, picture
 
 
 def shaded(H, W):
     """Smooth, so that a JPEG of it stays small."""
     h, w, c = np.meshgrid(np.arange(H), np.arange(W), np.arange(3), indexing="ij")
     return (np.stack([h * 9 + 20, w * 8 + 40, 250 - h * 4 - w * 5], -1)[:, :, 0]).astype(np.uint8)
-
-
-def fnv(data):
-    """hash_bytes() of src/base/random.h."""
-    value = 0xcbf29ce484222325
-    for byte in data:
-        value = (value ^ byte) * 0x100000001b3 % 2**64
-    return value
-
-
-def text(data):
-    digits = bytes(data).hex()
-    lines = [f'    "{digits[i:i + 92]}"' for i in range(0, len(digits), 92)]
-    return "\n".join(lines) or '    ""'
-
-
-def emit(name, data, comment):
-    print(f"// {comment}\nconstexpr const char* {name} =\n{text(data)};\n")
 
 
 def encoded(name, image, comment, **options):
@@ -62,7 +40,7 @@ def resized(image, W, H):
     return image.resize((W, image.height), Image.BILINEAR).resize((W, H), Image.BILINEAR)
 
 
-print("""// golden_images.h — made by tests/make_goldens.py with Pillow 13.0; bytes as hexadecimal digits.
+print("""// golden_images.h — made by tests/make_goldens.py with Pillow 13.0; bytes in base64.
 #pragma once
 
 // clang-format off
@@ -88,24 +66,24 @@ print("""// picture(H, W) resized from top/left/h/w of it to size x size: exactl
 struct Resized {
     int H, W, top, left, h, w, out_H, out_W;
     unsigned long long hash;  // of the pixels, by hash_bytes()
-};
-constexpr Resized kResized[] = {""")
+};""")
+rows = []
 for H, W, top, left, h, w, oH, oW in [
     (37, 29, 0, 0, 37, 29, 8, 8), (6, 5, 0, 0, 6, 5, 9, 7), (50, 20, 0, 0, 50, 20, 5, 9),
     (20, 50, 0, 0, 20, 50, 9, 5), (1, 1, 0, 0, 1, 1, 3, 3), (1, 40, 0, 0, 1, 40, 4, 4),
     (40, 1, 0, 0, 40, 1, 4, 4), (9, 9, 0, 0, 9, 9, 9, 9), (33, 41, 5, 7, 20, 13, 8, 8),
     (33, 41, 12, 20, 21, 21, 6, 6), (100, 130, 3, 1, 97, 128, 4, 6)]:
     part = Image.fromarray(picture(H, W)).crop((left, top, left + w, top + h))
-    print(f"    {{{H}, {W}, {top}, {left}, {h}, {w}, {oH}, {oW}, "
-          f"{fnv(resized(part, oW, oH).tobytes()):#x}}},")
-print("};\n")
+    rows.append(f"{{{H}, {W}, {top}, {left}, {h}, {w}, {oH}, {oW}, "
+                f"{fnv(resized(part, oW, oH).tobytes()):#x}}}")
+emit_table("Resized kResized", rows)
 
 print("""// Validation of picture(H, W) at size 14: torchvision's Resize(16), CenterCrop(14).
 struct Validated {
     int H, W;
     unsigned long long hash;  // of the pixels, by hash_bytes()
-};
-constexpr Validated kValidated[] = {""")
+};""")
+rows = []
 for H, W in [(30, 47), (47, 30), (16, 16), (5, 9), (61, 20)]:
     image = Image.fromarray(picture(H, W))
     short, long = min(H, W), max(H, W)
@@ -114,14 +92,15 @@ for H, W in [(30, 47), (47, 30), (16, 16), (5, 9), (61, 20)]:
     image = resized(image, nW, nH)
     top, left = int(round((nH - 14) / 2.0)), int(round((nW - 14) / 2.0))
     part = image.crop((left, top, left + 14, top + 14))
-    print(f"    {{{H}, {W}, {fnv(part.tobytes()):#x}}},")
-print("};\n")
+    rows.append(f"{{{H}, {W}, {fnv(part.tobytes()):#x}}}")
+emit_table("Validated kValidated", rows)
 
-print("""// The grey picture(H, W) at 14x7: torchvision's Grayscale(), Resize((16, 8)), CenterCrop((14, 7)).
-constexpr Validated kValidatedGrey[] = {""")
+print("// The grey picture(H, W) at 14x7: torchvision's Grayscale(), Resize((16, 8)), CenterCrop((14, 7)).")
+rows = []
 for H, W in [(30, 47), (47, 30), (16, 8), (5, 9), (61, 20)]:
     image = resized(Image.fromarray(picture(H, W)).convert("L"), 8, 16)
     left = int(round((8 - 7) / 2.0))
     part = image.crop((left, 1, left + 7, 1 + 14))
-    print(f"    {{{H}, {W}, {fnv(part.tobytes()):#x}}},")
-print("};\n\n}  // namespace golden")
+    rows.append(f"{{{H}, {W}, {fnv(part.tobytes()):#x}}}")
+emit_table("Validated kValidatedGrey", rows)
+print("}  // namespace golden")

@@ -8,28 +8,20 @@ Run once, with torchvision 0.29, Pillow 13.0 and PyTorch 2.15; the tests need no
 """
 import struct
 
-import numpy as np
 import torch
 import torchvision.transforms.functional as F
 from PIL import Image
 from torchvision.transforms import InterpolationMode, RandAugment, TrivialAugmentWide
 from torchvision.transforms.autoaugment import _apply_op
 
+from goldens import emit_table, fnv, picture
+
 FACTORS = ("Brightness", "Color", "Contrast", "Sharpness")
 
 
-def picture(H, W, C):
-    """The same formula as picture() in tests/pictures.h; grey is its red."""
-    h, w, c = np.meshgrid(np.arange(H), np.arange(W), np.arange(3), indexing="ij")
-    rgb = ((h * 5 + w * 3 + c * 60 + (h * w * (c + 1)) % 41 * 4) % 256).astype(np.uint8)
-    return Image.fromarray(rgb if C == 3 else rgb[:, :, 0])
-
-
-def fnv(data):
-    value = 0xcbf29ce484222325
-    for byte in data:
-        value = (value ^ byte) * 0x100000001b3 % 2**64
-    return value
+def image_of(H, W, C):
+    """Grey is the red of it."""
+    return Image.fromarray(picture(H, W) if C == 3 else picture(H, W)[:, :, 0])
 
 
 def changed(name, image, magnitude):
@@ -43,7 +35,8 @@ def amount(name, magnitude):
     return 1 + magnitude if name in FACTORS else int(magnitude) if "Translate" in name else magnitude
 
 
-print("""// golden_policy.h — made by tests/make_policy_goldens.py with torchvision 0.29, Pillow 13.0, PyTorch 2.15.
+print("""// golden_policy.h — made by tests/make_policy_goldens.py with torchvision 0.29, Pillow 13.0,
+// PyTorch 2.15.
 #pragma once
 
 // clang-format off
@@ -54,31 +47,31 @@ struct Changed {
     int op;
     double amount;
     unsigned long long hash;
-};
-constexpr Changed kChanged[] = {""")
+};""")
 names = list(TrivialAugmentWide()._augmentation_space(31)) + ["Hue"]
 both = {"Rotate": [4.5, 90.0, 135.0], "Hue": [0.1, 0.5], "TranslateX": [9.6], "TranslateY": [32.0]}
 one = {"Identity": [0], "Posterize": [2, 4, 7], "Solarize": [0.0, 76.5, 178.5, 255.0],
        "AutoContrast": [0], "Equalize": [0]}
+rows = []
 for number, name in enumerate(names):
     some = both.get(name, [0.09, 0.99])
     for magnitude in one.get(name, some + [-m for m in some]):
-        hashes = [fnv(changed(name, picture(H, W, C), magnitude).tobytes())
+        hashes = [fnv(changed(name, image_of(H, W, C), magnitude).tobytes())
                   for H, W, C in [(37, 53, 3), (40, 40, 3), (37, 53, 1), (2, 5, 3)]]
-        print(f"    {{{number}, {amount(name, magnitude)!r}, {fnv(struct.pack('<4Q', *hashes)):#x}}},")
-print("};\n")
+        rows.append(f"{{{number}, {amount(name, magnitude)!r}, {fnv(struct.pack('<4Q', *hashes)):#x}}}")
+emit_table("Changed kChanged", rows)
 
 print("""// The amounts at the 31 magnitudes for an image of 60 rows and 83 columns, with a positive sign and
 // then with a negative one: hash_bytes() of the doubles, by operation.""")
 spaces = {"kRandAugment": RandAugment()._augmentation_space(31, (60, 83)),
           "kTrivial": TrivialAugmentWide()._augmentation_space(31)}
 for table, space in spaces.items():
-    print(f"constexpr unsigned long long {table}[] = {{")
+    rows = []
     for name, (values, signs) in space.items():
         values = values.tolist() if values.ndim else [0.0] * 31
         amounts = [amount(name, s * v) + 0.0 for s in (1, -1 if signs else 1) for v in values]
-        print(f"    {fnv(struct.pack('<62d', *amounts)):#x},")
-    print("};\n")
+        rows.append(f"{fnv(struct.pack('<62d', *amounts)):#x}")
+    emit_table(f"unsigned long long {table}", rows)
 
 print("// Cross-entropy of three images with mixed labels: sum of the losses, gradient of the logits.")
 logits = torch.tensor([[1.5, -0.25, 3, 0.5, -2], [0, 0, 0, 0, 0.125], [-4, 8, 7.5, 1, 0.0]],

@@ -5,8 +5,8 @@
     env/bin/python tests/make_shard_goldens.py > tests/golden_shards.h
 
 tar is by Python's tarfile; tf.train.Example by Google's protobuf, with the checksums of Google's
-crc32c; CIFAR and IDX by NumPy, after the descriptions on their authors' pages. Run once, with
-Python 3.11, protobuf 7.36 and Pillow 13.0. Shards are stored gzipped: tar is mostly zeros.
+crc32c; IDX after the description on its authors' page. Run once, with Python 3.11, protobuf 7.36
+and Pillow 13.0. Shards are stored gzipped: tar is mostly zeros.
 """
 import gzip
 import io
@@ -14,9 +14,10 @@ import struct
 import tarfile
 
 import google_crc32c
-import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from PIL import Image
+
+from goldens import emit
 
 
 def png(i):
@@ -26,10 +27,8 @@ def png(i):
     return file.getvalue()
 
 
-def emit(name, data, comment):
-    digits = gzip.compress(bytes(data), 9, mtime=0).hex()
-    lines = [f'    "{digits[i:i + 92]}"' for i in range(0, len(digits), 92)]
-    print(f"// {comment}\nconstexpr const char* {name} =\n" + "\n".join(lines) + ";\n")
+def emit_zipped(name, data, comment):
+    emit(name, gzip.compress(data, 9, mtime=0), comment)
 
 
 def tar(members, format):
@@ -51,7 +50,7 @@ def offsets(data):
 
 def emit_tar(name, members, format, comment):
     data = tar(members, format)
-    emit(name, data, comment)
+    emit_zipped(name, data, comment)
     print(f"constexpr uint64_t {name}Offsets[] = {{{', '.join(map(str, offsets(data)))}}};\n")
 
 
@@ -109,7 +108,7 @@ def tfrecord(examples):
     return out
 
 
-print("""// golden_shards.h — made by tests/make_shard_goldens.py; gzipped bytes as hexadecimal digits.
+print("""// golden_shards.h — made by tests/make_shard_goldens.py; gzipped bytes in base64.
 #pragma once
 
 #include <cstdint>
@@ -129,16 +128,10 @@ emit_tar("kTarPax", [(long_name, png(4)), ("set/hat/0002.seg.txt", b"x"), ("set/
          tarfile.PAX_FORMAT, "folders as classes: Mütze (a name of 319 bytes), hat")
 emit_tar("kTarGnu", [(long_name, png(4)), ("set/hat/0002.png", png(5))], tarfile.GNU_FORMAT,
          "the same with GNU's long names")
-emit("kTfrecord", tfrecord([example(png(1), 3, b"hat"), example(png(2), 1, b"shoe"),
-                            example(None, 1, b"shoe"), example(png(3), 3, b"hat")]),
-     "labels 3 (hat), 1 (shoe), one without an image, 3")
-emit("kTfrecordFromOne", tfrecord([example(png(i), i) for i in (1, 2, 3)]), "labels 1, 2, 3")
-
-rows = np.arange(2 * 3072, dtype=np.uint32).reshape(2, 3072) * 7 % 251
-emit("kCifar10", b"".join(bytes([label]) + row.astype(np.uint8).tobytes() for label, row in zip((9, 2), rows)),
-     "labels 9, 2; byte i of all pixels is 7i mod 251")
-emit("kCifar100", b"".join(bytes([1, label]) + row.astype(np.uint8).tobytes() for label, row in zip((99, 5), rows)),
-     "coarse label 1; labels 99, 5")
-emit("kIdxImages", struct.pack(">4I", 0x803, 3, 5, 4) + bytes(range(60)), "3 images, 5 rows of 4")
-emit("kIdxLabels", struct.pack(">2I", 0x801, 3) + bytes([7, 0, 1]), "7, 0, 1")
+emit_zipped("kTfrecord", tfrecord([example(png(1), 3, b"hat"), example(png(2), 1, b"shoe"),
+                                   example(None, 1, b"shoe"), example(png(3), 3, b"hat")]),
+            "labels 3 (hat), 1 (shoe), one without an image, 3")
+emit_zipped("kTfrecordFromOne", tfrecord([example(png(i), i) for i in (1, 2, 3)]), "labels 1, 2, 3")
+emit_zipped("kIdxImages", struct.pack(">4I", 0x803, 3, 5, 4) + bytes(range(60)), "3 images, 5 rows of 4")
+emit_zipped("kIdxLabels", struct.pack(">2I", 0x801, 3) + bytes([7, 0, 1]), "7, 0, 1")
 print("}  // namespace golden\n// clang-format on")

@@ -95,9 +95,9 @@ TEST_CASE("JPEGs decode to Pillow's pixels: colour, progressive, grey and CMYK")
                                        {golden::kProgressiveJpeg, golden::kProgressiveJpegPixels},
                                        {golden::kGreyJpeg, golden::kGreyJpegPixels},
                                        {golden::kCmykJpeg, golden::kCmykJpegPixels}}) {
-        const Image image = decoded(from_hex(file));
+        const Image image = decoded(from_base64(file));
         CHECK((image.H == 9 && image.W == 11));
-        CHECK_CLOSE(image.pixels, from_hex(pixels), 1);  // another version may round another way
+        CHECK_CLOSE(image.pixels, from_base64(pixels), 1);  // another version may round another way
     }
 }
 
@@ -105,7 +105,7 @@ TEST_CASE("PNGs decode to Pillow's pixels: 16-bit grey, palette and transparent"
     for (const auto& [file, hash] : {std::pair{golden::kGrey16Png, golden::kGrey16PngPixels},
                                      {golden::kPalettePng, golden::kPalettePngPixels},
                                      {golden::kAlphaPng, golden::kAlphaPngPixels}}) {
-        const Image image = decoded(from_hex(file));
+        const Image image = decoded(from_base64(file));
         CHECK((image.H == 5 && image.W == 7));
         const std::string pixels(image.pixels.begin(), image.pixels.end());
         CHECK(hash_bytes(pixels) == hash);
@@ -117,7 +117,7 @@ TEST_CASE(
     for (const char* file :
          {golden::kColourJpeg, golden::kProgressiveJpeg, golden::kGreyJpeg, golden::kCmykJpeg,
           golden::kGrey16Png, golden::kPalettePng, golden::kAlphaPng}) {
-        const Bytes bytes = from_hex(file);
+        const Bytes bytes = from_base64(file);
         const Image image = decoded(bytes, "grey", 1);
         CHECK(image.C == 1);
         const Image rgb = decoded(bytes);
@@ -267,7 +267,7 @@ TEST_CASE("a part of a JPEG has the very pixels of the whole, for every kind of 
             compare(encoded(".jpg", H, W, kind), 12);
     for (const char* file : {golden::kColourJpeg, golden::kProgressiveJpeg, golden::kGreyJpeg,
                              golden::kCmykJpeg, golden::kPalettePng})
-        compare(from_hex(file), 10);
+        compare(from_base64(file), 10);
     for (const char* other : {".png", ".bmp"}) compare(encoded(other), 10);
 }
 
@@ -443,7 +443,7 @@ TEST_CASE(
 TEST_CASE("hostile bytes never crash the decoder") {
     const std::vector<Bytes> seeds = {
         encoded(".jpg"), encoded(".jpg", 40, 50, {cv::IMWRITE_JPEG_PROGRESSIVE, 1}),
-        from_hex(golden::kCmykJpeg), encoded(".png", 20, 20), encoded(".webp", 20, 20)};
+        from_base64(golden::kCmykJpeg), encoded(".png", 20, 20), encoded(".webp", 20, 20)};
     Decoder decoder;
     Image image;
     int refused = 0, read = 0;

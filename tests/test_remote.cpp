@@ -420,7 +420,7 @@ TEST_CASE("remote: files are fetched ahead in their order, within the bound, eac
 
 TEST_CASE("remote: an epoch reads shards one after the other; what does not fit is refused") {
     const std::vector<uint8_t> tar =
-        inflate(*in_memory("golden", from_hex(golden::kTarUstar)), 1 << 20);
+        inflate(*in_memory("golden", from_base64(golden::kTarUstar)), 1 << 20);
     World world(30, 20, [&](const HttpRequest& request) -> Reply {
         if (!request.path.ends_with(".tar")) return {status("404 Not Found")};
         return {part(request, tar.size(), "", &tar)};

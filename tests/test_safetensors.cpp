@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "src/base/check.h"
+#include "tests/golden.h"
 #include "tests/process.h"
 
 using namespace convoy;
@@ -42,22 +43,16 @@ TEST_CASE("what was written is read again: values, shapes, types and metadata") 
 
 TEST_CASE("a file written by the safetensors package of Python is read, in each type") {
     // save({"f16": [1, -2.5, 6e-8], "bf16": [1, -3], "f64": [0.1], "i64": [-7], "f32": [0.5]},
-    // {"by": "python"}) of safetensors.numpy / .torch 0.8, as hexadecimal.
-    const char* hex =
-        "40010000000000007b225f5f6d657461646174615f5f223a7b226279223a22707974686f6e227d2c2269"
-        "3634223a7b226474797065223a22493634222c227368617065223a5b315d2c22646174615f6f66667365"
-        "7473223a5b302c385d7d2c22663634223a7b226474797065223a22463634222c227368617065223a5b31"
-        "5d2c22646174615f6f666673657473223a5b382c31365d7d2c22663332223a7b226474797065223a2246"
-        "3332222c227368617065223a5b315d2c22646174615f6f666673657473223a5b31362c32305d7d2c2262"
-        "663136223a7b226474797065223a2242463136222c227368617065223a5b325d2c22646174615f6f6666"
-        "73657473223a5b32302c32345d7d2c22663136223a7b226474797065223a22463136222c227368617065"
-        "223a5b335d2c22646174615f6f666673657473223a5b32342c33305d7d7d20202020f9ffffffffffffff"
-        "9a9999999999b93f0000003f803f40c0003c00c10100";
-    std::string bytes;
-    for (const char* at = hex; *at; at += 2)
-        bytes += char(std::stoi(std::string(at, 2), nullptr, 16));
+    // {"by": "python"}) of safetensors.numpy / .torch 0.8, in base64.
+    const std::vector<uint8_t> bytes = from_base64(
+        "QAEAAAAAAAB7Il9fbWV0YWRhdGFfXyI6eyJieSI6InB5dGhvbiJ9LCJpNjQiOnsiZHR5cGUiOiJJNjQiLCJzaGFw"
+        "ZSI6WzFdLCJkYXRhX29mZnNldHMiOlswLDhdfSwiZjY0Ijp7ImR0eXBlIjoiRjY0Iiwic2hhcGUiOlsxXSwiZGF0"
+        "YV9vZmZzZXRzIjpbOCwxNl19LCJmMzIiOnsiZHR5cGUiOiJGMzIiLCJzaGFwZSI6WzFdLCJkYXRhX29mZnNldHMi"
+        "OlsxNiwyMF19LCJiZjE2Ijp7ImR0eXBlIjoiQkYxNiIsInNoYXBlIjpbMl0sImRhdGFfb2Zmc2V0cyI6WzIwLDI0"
+        "XX0sImYxNiI6eyJkdHlwZSI6IkYxNiIsInNoYXBlIjpbM10sImRhdGFfb2Zmc2V0cyI6WzI0LDMwXX19ICAgIPn/"
+        "////////mpmZmZmZuT8AAAA/gD9AwAA8AMEBAA==");
     TempDir dir;
-    write_file(dir / "python", bytes);
+    write_file(dir / "python", {bytes.begin(), bytes.end()});
     SafeTensors content = read_safetensors(dir / "python");
     CHECK(content.metadata.at("by") == "python");
     CHECK(content.tensors["f16"].values == std::vector<float>{1, -2.5, 0x1p-24f});

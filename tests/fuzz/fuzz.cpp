@@ -215,8 +215,8 @@ void fuzz_image(Bytes bytes) {
     if (image.pixels.size() != size_t(decoder.H()) * size_t(decoder.W()) * 3) __builtin_trap();
 }
 
-Bytes unzipped(const char* digits) {
-    return inflate(*in_memory("golden", from_hex(digits)), 1 << 20);
+Bytes unzipped(const char* text) {
+    return inflate(*in_memory("golden", from_base64(text)), 1 << 20);
 }
 Bytes index_file() {
     const ShardIndex index =
@@ -246,7 +246,7 @@ std::vector<Bytes> seeds_of(const std::string& target) {
         return {one, Bytes(one.begin() + 12, one.begin() + 12 + ptrdiff_t(length))};
     }
     if (target == "idx") return {unzipped(golden::kIdxImages), unzipped(golden::kIdxLabels)};
-    if (target == "gzip") return {from_hex(golden::kIdxImages)};
+    if (target == "gzip") return {from_base64(golden::kIdxImages)};
     if (target == "index") return {index_file()};
     if (target == "list") return {text("a/1.jpg\t0\nb.png\t1\n"), text("x\that\r\ny\tshoe\n")};
     if (target == "wire") {
@@ -297,7 +297,7 @@ std::vector<Bytes> seeds_of(const std::string& target) {
             {job_settings({}, kTrain), {"input 8\nflatten\n", {"a", "b"}, true}, {}, 1, 2.5}))};
     if (target == "token") return {text(make_token())};
     if (target == "image")
-        return {from_hex(golden::kColourJpeg), text("P5 2 2 255\nabcd"), text("BM")};
+        return {from_base64(golden::kColourJpeg), text("P5 2 2 255\nabcd"), text("BM")};
     fail("no seeds for ", target);
 }
 
