@@ -21,14 +21,21 @@
 #include "src/base/log.h"
 #include "src/base/random.h"
 
-// doctest's CAPTURE is a lambda, which cannot capture a structured binding before clang 16.
+// Shows these values if a check fails. doctest's takes one, in a lambda, which cannot capture a
+// structured binding before clang 16.
 #undef CAPTURE
-#define CAPTURE(x) CAPTURE_AS(DOCTEST_ANONYMOUS(captured_), x)
-#define CAPTURE_AS(name, x) \
-    const auto& name = x;   \
-    INFO(#x " := ", name)
+#define CAPTURE(...) CAPTURE_AS(DOCTEST_ANONYMOUS(captured_), __VA_ARGS__)
+#define CAPTURE_AS(name, ...)                        \
+    const auto name = ::convoy::listed(__VA_ARGS__); \
+    INFO(#__VA_ARGS__ " := ", name)
 
 namespace convoy {
+
+inline std::string listed(const auto&... values) {
+    std::string text;
+    ((text += text.empty() ? "" : ", ", append(text, values)), ...);
+    return text;
+}
 
 inline bool contains(std::string_view text, std::string_view part) {
     return text.find(part) != text.npos;

@@ -39,8 +39,7 @@ std::vector<float> mirrored(const std::vector<float>& row, int H, int W) {
 
 TEST_CASE("resizing gives Pillow's pixels exactly: down, up, odd, one pixel, parts of an image") {
     for (const golden::Resized& want : golden::kResized) {
-        CAPTURE(want.H);
-        CAPTURE(want.W);
+        CAPTURE(want.H, want.W);
         const Image image = picture(want.H, want.W);
         const Image part = part_of(image, {want.top, want.left, want.h, want.w});
         const std::vector<float> got =
@@ -89,8 +88,7 @@ TEST_CASE("the loops for AVX2, AVX-512 and any machine give the same bits") {
                            {99, 50},
                            {200, 57},
                            {70, 23}}) {
-        CAPTURE(in);
-        CAPTURE(out);
+        CAPTURE(in, out);
         Taps taps;
         taps.compute(in, out, 0, out);
         const Image image = picture(6, in);
@@ -144,8 +142,7 @@ TEST_CASE("validation rows are torchvision's: resized to ·256/224, centre, norm
         const size_t C = size_t(one.size.C);
         RowBuffers buffers;
         for (const golden::Validated& want : one.goldens) {
-            CAPTURE(want.H);
-            CAPTURE(want.W);
+            CAPTURE(want.H, want.W);
             const Image image = picture(want.H, want.W);
             Guarded row(one.size.elems());
             input_row(C == 1 ? grey(image) : image, how, 0, 0, buffers, row.data());

@@ -31,8 +31,7 @@ TEST_CASE("bench_kernels times products and passes over memory, also on the CUDA
                  {kernel_device(), "tiny linear_grad_w 2x1x1x128", "GFLOP/s", 2.0 * 2 * 128 * 1000},
                  {kernel_device(), "tiny softmax_cross_entropy 2x", "GB/s", 2.0 * 4 * 2 * 1000}};
     for (const auto& [device, filter, unit, work] : cases) {
-        CAPTURE(device);
-        CAPTURE(filter);
+        CAPTURE(device, filter);
         const auto rows = rows_of(device, filter, device == "cpu" ? 64 : 2);
         REQUIRE(rows.size() == 1);
         CHECK(rows[0]["unit"] == unit);

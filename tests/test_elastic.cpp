@@ -408,9 +408,7 @@ TEST_CASE(
                 Cut cut{.rank = rank, .operation = i, .half = kind == 1, .reset = kind == 2};
                 const int other = (rank + 1 + i % 2) % kWorld;
                 if (kind == 3) cut.second = {other, i + (i * 7) % 50, false};
-                CAPTURE(cut.rank);
-                CAPTURE(cut.operation);
-                CAPTURE(kind);
+                CAPTURE(cut.rank, cut.operation, kind);
                 const Outcome outcome = run_job(cut);
                 INFO(outcome.logs);
                 int killed = 0;
@@ -707,8 +705,7 @@ TEST_CASE("elastic: of servers and workers any may be killed; the others go back
     for (const int rank : {0, 1, 2})
         for (int i = 1 + rank; i < whole.operations; i += stride()) {
             const Outcome outcome = run_job({rank, i, false, SIGKILL}, more);
-            CAPTURE(rank);
-            CAPTURE(i);
+            CAPTURE(rank, i);
             check_survived(outcome, whole, rank);
         }
     for (const Cut& cut : {Cut{.joins = 1}, Cut{.leave = {{0, 2}}}}) {
@@ -858,8 +855,7 @@ TEST_CASE("elastic: one leaves while another is killed, at any socket operation"
              i += std::max(stride() / 2, 1)) {
             const Outcome outcome =
                 run_job({.rank = killed, .operation = i, .leave = {{leaves, 2}}});
-            CAPTURE(killed);
-            CAPTURE(i);
+            CAPTURE(killed, i);
             check_survived(outcome, whole, killed);
         }
 }
@@ -1046,8 +1042,7 @@ TEST_CASE("elastic: of two killed ranks the second is on its way into the next r
             Cut cut{.rank = first, .operation = half, .half = i % 2 == 0};
             cut.second = {second, i, true};
             const Outcome outcome = run_job(cut);
-            CAPTURE(first);
-            CAPTURE(second);
+            CAPTURE(first, second);
             INFO("operation ", i, "\n", outcome.logs);
             CHECK(outcome.status[size_t(3 - first - second)] == 0);
             alone += said(outcome, "1 rank, step ");

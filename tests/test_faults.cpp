@@ -68,8 +68,7 @@ TEST_CASE("a rank that dies ends every collective on every rank with the same fi
                  {3, 1, 8'000'000, true, ""},
                  {3, 0, 100'000, false, "was lost: connection closed"}};  // with the coordinator
     for (const auto& one : cases) {
-        CAPTURE(one.dies);
-        CAPTURE(one.n);
+        CAPTURE(one.dies, one.n);
         std::vector<int> lost;
         const auto work = [&](Job& job) {
             sum(job, 100);

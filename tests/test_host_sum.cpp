@@ -171,8 +171,7 @@ TEST_CASE("--shm: one rank of each host goes around, and sends 2(hosts-1)/hosts 
     for (const auto& hosts : worlds)
         for (const bool bf16 : {false, true}) {
             const int world = int(hosts.size());
-            CAPTURE(world);
-            CAPTURE(bf16);
+            CAPTURE(world, bf16);
             const std::set<std::string> names(hosts.begin(), hosts.end());
             const size_t n = 12 * 20'000;
             std::vector<std::vector<float>> results(hosts.size()), large(hosts.size());
@@ -218,8 +217,7 @@ TEST_CASE("--shm: one rank of each host goes around, and sends 2(hosts-1)/hosts 
 TEST_CASE("--shm: a rank killed anywhere in a sum is named by the one that waits for it") {
     for (const int killed : {0, 1})
         for (const int operation : {1, 2, 5, 11, 20}) {
-            CAPTURE(killed);
-            CAPTURE(operation);
+            CAPTURE(killed, operation);
             int operations = 0;
             with_process(
                 killed,

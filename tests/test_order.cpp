@@ -177,8 +177,7 @@ TEST_CASE("the shares of all ranks are a partition of the slice, each within one
         double sum = 0;
         for (double share : shares) sum += share;
         for (int64_t count : {0, 1, 2, 3, 5, 7, 10, 32, 33, 1000, 1281167}) {
-            CAPTURE(count);
-            CAPTURE(shares.size());
+            CAPTURE(count, shares.size());
             int64_t at = 0;
             for (int rank = 0; rank < int(shares.size()); ++rank) {
                 const Range part = share_of(count, shares, rank);

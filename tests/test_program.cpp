@@ -131,8 +131,7 @@ TEST_CASE("program: wrong words get exit status 1 and one sentence that names wh
     };
     for (const auto& [words, message] : cases) {
         const auto [status, output] = run_trainer(words);
-        CAPTURE(output);
-        CAPTURE(message);
+        CAPTURE(output, message);
         CHECK(status == 1);
         CHECK(contains(output, message));
         const size_t error = output.find("error: ");
@@ -476,8 +475,7 @@ TEST_CASE(
     CHECK(fourth.wait_for("rank 3 (", 30));
     for (auto& rank : job.all) CHECK(rank->wait(180) == 0);
     CHECK(fourth.wait(180) == 0);
-    CAPTURE(job[0].output());
-    CAPTURE(fourth.output());
+    CAPTURE(job[0].output(), fourth.output());
     std::vector<int> worlds;
     for (const json& event : read_log(folder / "run"))
         if (event["event"] == "regroup") worlds.push_back(event["ranks"]);

@@ -166,8 +166,7 @@ TEST_CASE("regroup: two halves of a cut network never both go on") {
                 if (alive[1 - side] + unknown_dead[side] == 0 && alive[side] > 0) CHECK(goes_on);
             }
             if (going_on == 2) {
-                CAPTURE(world);
-                CAPTURE(way);
+                CAPTURE(world, way);
                 CHECK(going_on < 2);
             }
         }

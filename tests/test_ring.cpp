@@ -17,8 +17,7 @@ constexpr size_t kLarge = 3'000'000;
 #endif
 
 static void check_sums(int world, bool bf16, const std::vector<size_t>& sizes) {
-    CAPTURE(world);
-    CAPTURE(bf16);
+    CAPTURE(world, bf16);
     std::vector<std::vector<std::vector<float>>> results(static_cast<size_t>(world));
     run_ranks(
         world, [&](JoinOptions& options) { options.bf16_wire = bf16 && options.rank == 0; },
@@ -90,8 +89,7 @@ TEST_CASE("bf16 packing rounds to nearest even, keeps infinity and NaN, and come
 TEST_CASE("each rank sends 2(world-1)/world of the data and a header, half of it as bf16") {
     for (int world : {2, 3, 4, 8})
         for (bool bf16 : {false, true}) {
-            CAPTURE(world);
-            CAPTURE(bf16);
+            CAPTURE(world, bf16);
             const size_t n = size_t(world) * 7000;
             std::vector<uint64_t> sent(static_cast<size_t>(world));
             run_ranks(

@@ -117,8 +117,7 @@ TEST_CASE("every sample once an epoch for each mode, world, window, batch and pl
         for (const uint64_t window : {0, 1, 10}) {
             how.window = window;
             const int world = int(std::max(how.shares.size(), how.parts.size()));
-            CAPTURE(world);
-            CAPTURE(window);
+            CAPTURE(world, window);
             for (const int64_t batch : {1, 4, 60}) {
                 CAPTURE(batch);
                 std::map<uint64_t, int> seen;

@@ -104,8 +104,7 @@ TEST_CASE("simt: what CUDA leaves undefined is an error that names kernel, block
     };
     for (const auto& [what, parts] : cases) {
         const std::string text = message(what);
-        CAPTURE(what);
-        CAPTURE(text);
+        CAPTURE(what, text);
         for (const char* part : parts) CHECK(contains(text, part));
     }
     // And the emulator goes on as if nothing had been.

@@ -20,8 +20,7 @@ void check_difference(int world, const std::vector<Change>& changes, int root,
                       const std::vector<int>& differ, const std::string& tensor,
                       std::vector<bool> same = {}) {
     same.resize(size_t(world), same.empty());
-    CAPTURE(world);
-    CAPTURE(tensor);
+    CAPTURE(world, tensor);
     run_ranks(
         world, [](JoinOptions&) {},
         [&](Job& job) {

@@ -473,8 +473,7 @@ TEST_CASE("a token on one side only, or another one, ends both sides' wait with 
     const std::pair<std::string, std::string> sides[] = {
         {token, ""}, {"", token}, {token, make_token()}};
     for (const auto& [served, given] : sides) {
-        CAPTURE(served.empty());
-        CAPTURE(given.empty());
+        CAPTURE(served.empty(), given.empty());
         Diary diary;
         LoneCoordinator coordinator(2, diary.log(), {served});
         CHECK_FAILS(join(options_for(1, coordinator.port(), given), diary.log()),

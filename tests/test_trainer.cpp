@@ -238,9 +238,7 @@ TEST_CASE("one rank, two, four, and four with shares 5:3:2:0 train the same mode
          {std::pair{off, two}, {off, four}, {off, unequal}, {on, two}, {on, unequal}}) {
         config.factors = factors;
         const Outcome many = train_in_threads(config, shares, steps);
-        CAPTURE(config.factors);
-        CAPTURE(shares.size());
-        CAPTURE(shares[0]);
+        CAPTURE(config.factors, shares.size(), shares[0]);
         CHECK(many.samples == one.samples);
         // Rounding of float sums in another order, grown by five steps of training.
         CHECK_CLOSE(many.losses, one.losses, 2e-5);
@@ -250,9 +248,7 @@ TEST_CASE("one rank, two, four, and four with shares 5:3:2:0 train the same mode
 
 static void check_trains_the_same(const Config& config, const std::vector<double>& shares,
                                   int steps, const Outcome& one) {
-    CAPTURE(config.accumulate);
-    CAPTURE(config.replicas);
-    CAPTURE(shares.size());
+    CAPTURE(config.accumulate, config.replicas, shares.size());
     const Outcome many = train_in_threads(config, shares, steps);
     CHECK(many.samples == one.samples);
     CHECK_CLOSE(many.losses, one.losses, 2e-5);
@@ -527,8 +523,7 @@ TEST_CASE("--sync server: any number of servers and workers trains what one rank
         for (const auto& [servers, shares] :
              {std::pair{1, two}, {2, two}, {1, unequal}, {3, unequal}, {4, unequal}}) {
             config.servers = servers;
-            CAPTURE(servers);
-            CAPTURE(shares.size());
+            CAPTURE(servers, shares.size());
             const Outcome many = train_in_threads(config, shares, steps);
             CHECK(many.samples == one.samples);
             if (optimizer == OptimizerKind::kSgd) CHECK_CLOSE(many.losses, one.losses, 2e-5);
@@ -570,8 +565,7 @@ TEST_CASE("--sync async: no rank is ever further ahead than K; none lets it run"
     for (const int servers : {1, 2})
         for (const int staleness : {1, 3, INT_MAX}) {
             config.servers = servers, config.staleness = staleness;
-            CAPTURE(servers);
-            CAPTURE(staleness);
+            CAPTURE(servers, staleness);
             const bool bound = staleness != INT_MAX;
             const int64_t most = bound ? staleness : steps - 3;
             // Rank 0 goes on after a step when rank 1 has done all that it may until then; rank 2
@@ -615,9 +609,7 @@ TEST_CASE("--sync pipeline: stages and replicas train what one rank trains") {
         Config config = small_config();
         config.pipeline = stages, config.micro = pieces;
         config.split = split;
-        CAPTURE(stages);
-        CAPTURE(replicas);
-        CAPTURE(split);
+        CAPTURE(stages, replicas, split);
         const Outcome many =
             train_in_threads(config, std::vector<double>(size_t(stages * replicas), 1), steps);
         CHECK(many.samples == one.samples);
@@ -918,8 +910,7 @@ TEST_CASE("a step with a NaN leaves weights, statistics and optimizer as they we
         config.device = device;
         set_option(config, "graph", graph);
         set_option(config, "optimizer", optimizer);
-        CAPTURE(device);
-        CAPTURE(graph);
+        CAPTURE(device, graph);
         Rank rank(config, *alone, {1});
         rank.train(3);  // with a graph the fourth is a replay
         Batch* batch = rank.loader->next();
