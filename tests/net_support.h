@@ -2,11 +2,8 @@
 #pragma once
 
 #include <poll.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <exception>
 #include <functional>
 #include <future>
@@ -19,24 +16,12 @@
 
 namespace convoy {
 
-// A Log whose lines a test can read.
-class Diary {
- public:
-    Diary() : file_(std::tmpfile()), log_(file_) { REQUIRE(file_ != nullptr); }
-    ~Diary() { std::fclose(file_); }
-    Log& log() { return log_; }
+// The same of a job: with every line that its threads have queued.
+struct Diary : Quiet {
     std::string text() {
-        const auto end = Clock::now() + std::chrono::seconds(20);
-        while (LogQueue::queued > 0 && Clock::now() < end) std::this_thread::yield();
-        // Not by the stream, whose position belongs to the writing threads. Each line is flushed.
-        std::string all(1 << 20, '\0');
-        all.resize(size_t(std::max<ssize_t>(0, pread(fileno(file_), all.data(), all.size(), 0))));
-        return all;
+        eventually([] { return LogQueue::queued == 0; });
+        return Quiet::text();
     }
-
- private:
-    std::FILE* file_;
-    Log log_;
 };
 
 // Waits until an Asio socket has bytes, an end of connection or a caller; false after 20 s.
@@ -139,7 +124,7 @@ inline void run_ranks(int world, const std::function<void(JoinOptions&)>& adjust
                 JoinOptions options = rank_options(rank, world, port);
                 options.heartbeat = std::chrono::milliseconds(200);
                 adjust(options);
-                Job job = join(options, diary.log());
+                Job job = join(options, diary.log);
                 work(job);
                 finish(job);
             } catch (...) {

@@ -78,7 +78,7 @@ TEST_CASE("device: the comparison ends the job on every rank, or is a notice of 
                 try {
                     compare_devices(*job.communicator,
                                     {"cuda:0", first ? "GPU-a" : of_rank_1, by_number || first},
-                                    diary.log());
+                                    diary.log);
                 } catch (const Error& error) {
                     CHECK(std::string(error.what()).find("rank 0 (cuda:0), rank 1 (cuda:0)") == 0);
                     ++refused;

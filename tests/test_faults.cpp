@@ -16,7 +16,7 @@ static std::string rank0_against(const std::function<void(FakeRank&)>& rank1,
     });
     std::string error = "no error";
     try {
-        Job job = join(rank_options(0, 2, port), diary.log());
+        Job job = join(rank_options(0, 2, port), diary.log);
         try {
             work(job);
         } catch (const Error& e) {
@@ -45,7 +45,7 @@ static std::vector<std::string> errors_of(int world, const std::function<void(Jo
     std::vector<std::thread> threads;
     for (int rank = 0; rank < world; ++rank)
         threads.emplace_back([&, rank] {
-            Job job = join(rank_options(rank, world, port), diary.log());
+            Job job = join(rank_options(rank, world, port), diary.log);
             try {
                 work(job);
             } catch (const Error& e) {
@@ -227,7 +227,7 @@ TEST_CASE("a rank whose log nobody reads joins and trains; the lines that it dro
     for (const int rank : {0, 1})
         ranks.emplace_back([&, rank] {
             JoinOptions options = rank_options(rank, 2, port);
-            Job job = join(options, rank == 0 ? diary.log() : log);
+            Job job = join(options, rank == 0 ? diary.log : log);
             job.communicator->barrier();
             if (rank == 1) passed.set_value();
             job.communicator->leave();
@@ -262,7 +262,7 @@ TEST_CASE("stall diagnosis: waits for messages of another rank count like collec
             JoinOptions options = rank_options(rank, 2, port);
             options.heartbeat = std::chrono::milliseconds(100);
             options.stall = std::chrono::milliseconds(200);
-            Job job = join(options, diary.log());
+            Job job = join(options, diary.log);
             auto links = job.communicator->open_links({1 - rank});
             if (rank == 1)
                 eventually([&] { return contains(diary.text(), "all wait for rank 1"); });

@@ -32,7 +32,7 @@ TEST_CASE("health: a rank that joins is healthy and says who is missing; so is o
     std::promise<void> asked;
     Diary diary;
     std::thread rank0([&] {
-        Job job = join(rank_options(0, 2, port), diary.log());
+        Job job = join(rank_options(0, 2, port), diary.log);
         job.communicator->set_progress(812, Phase::kBackward);
         job.communicator->barrier();
         asked.get_future().wait();
@@ -43,7 +43,7 @@ TEST_CASE("health: a rank that joins is healthy and says who is missing; so is o
     CHECK(answers("127.0.0.1", port.get(), std::chrono::seconds(20), ""));
     CHECK(!answers("127.0.0.1", free_port(), std::chrono::seconds(20), ""));
 
-    Job job = join(rank_options(1, 0, port), diary.log());
+    Job job = join(rank_options(1, 0, port), diary.log);
     job.communicator->barrier();
     report = ask(port_of(job.peers[0]));
     CHECK(report.healthy);
@@ -63,7 +63,7 @@ TEST_CASE("health: in a stalled job every rank says whom all wait for, who alone
     std::promise<Peer> address1;
     std::promise<void> asked;
     std::thread rank1([&] {
-        Job job = join(rank_options(1, 0, port), diary.log());
+        Job job = join(rank_options(1, 0, port), diary.log);
         job.communicator->set_progress(7, Phase::kData);
         address1.set_value(job.peers[1]);
         asked.get_future().wait();
@@ -71,7 +71,7 @@ TEST_CASE("health: in a stalled job every rank says whom all wait for, who alone
     });
     JoinOptions options = rank_options(0, 2, port);
     options.stall = milliseconds(300);
-    Job job = join(options, diary.log());
+    Job job = join(options, diary.log);
     job.communicator->set_progress(8, Phase::kReduce);
     auto barrier = std::async(std::launch::async, [&] { job.communicator->barrier(); });
     const Peer peer1 = address1.get_future().get();
@@ -98,7 +98,7 @@ TEST_CASE(
         rank.stand(2);
         rank.die();
     });
-    Job job = join(rank_options(0, 2, port), diary.log());
+    Job job = join(rank_options(0, 2, port), diary.log);
     CHECK_THROWS_AS(job.communicator->barrier(), Error);
     const HealthReport report = ask(port.get());
     CHECK_FALSE(report.healthy);
@@ -146,11 +146,11 @@ TEST_CASE("health: many questions, also malformed ones, change nothing for the j
     Port port;
     Diary diary;
     std::thread rank1([&] {
-        Job job = join(rank_options(1, 0, port), diary.log());
+        Job job = join(rank_options(1, 0, port), diary.log);
         for (int i = 0; i < 300; ++i) job.communicator->barrier();
         job.communicator->leave();
     });
-    Job job = join(rank_options(0, 2, port), diary.log());
+    Job job = join(rank_options(0, 2, port), diary.log);
     asio::io_context io;
     std::string with_body = wire::encode(wire::Health{true, "x"});
     std::string huge = wire::encode_empty(wire::Type::health);

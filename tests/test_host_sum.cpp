@@ -64,7 +64,7 @@ void with_process(int child_rank, const std::function<void(JoinOptions&)>& adjus
         else
             REQUIRE(read(ends[0], &options.port, sizeof options.port) == sizeof options.port);
         adjust(options);
-        Job job = join(options, diary.log());
+        Job job = join(options, diary.log);
         its_work(job);
     };
     const pid_t pid = fork();

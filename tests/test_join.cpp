@@ -51,14 +51,14 @@ TEST_CASE("ranks may start in any order, the coordinator last") {
     std::vector<std::thread> early;
     for (int rank : {2, 1})
         early.emplace_back([&, rank] {
-            Job job = join(rank_options(rank, 0, port), diary.log());
+            Job job = join(rank_options(rank, 0, port), diary.log);
             CHECK(job.communicator->rank() == rank);
             CHECK(job.communicator->world() == 3);
             finish(job);
         });
     while (!contains(diary.text(), "connection refused; trying again until"))
         std::this_thread::yield();
-    Job job = join(rank_options(0, 3, port), diary.log());
+    Job job = join(rank_options(0, 3, port), diary.log);
     CHECK(job.peers.size() == 3);
     CHECK(job.peers[2].address.find("127.0.0.1:") == 0);
     finish(job);
@@ -75,7 +75,7 @@ TEST_CASE("ranks without a number are given one each, and rank 0's settings reac
             JoinOptions options = rank_options(i == 0 ? 0 : -1, i == 0 ? 3 : 0, port);
             if (i == 0) options.settings = {{"batch", "64"}, {"lr", "0.1"}};
             if (i == 2) options.settings = {{"batch", "64"}};
-            Job job = join(options, diary.log());
+            Job job = join(options, diary.log);
             seen += 1 << job.communicator->rank();
             finish(job);
         });
@@ -89,22 +89,22 @@ TEST_CASE("a duplicate rank and a wrong setting are refused by name, the job for
     std::thread rank0([&] {
         JoinOptions options = rank_options(0, 2, port);
         options.settings = {{"batch", "32"}};
-        Job job = join(options, diary.log());
+        Job job = join(options, diary.log);
         finish(job);
     });
     JoinOptions wrong = rank_options(1, 2, port.get());
     wrong.settings = {{"batch", "64"}};
-    CHECK_FAILS(join(wrong, diary.log()), "says --batch 64, rank 0 says --batch 32");
+    CHECK_FAILS(join(wrong, diary.log), "says --batch 64, rank 0 says --batch 32");
     JoinOptions twice = rank_options(0, 2, port.get());
-    CHECK_FAILS(join(twice, diary.log()), "rank 0 is wanted by both");
-    finish(join(rank_options(1, 2, port.get()), diary.log()));
+    CHECK_FAILS(join(twice, diary.log), "rank 0 is wanted by both");
+    finish(join(rank_options(1, 2, port.get()), diary.log));
     rank0.join();
 }
 
 TEST_CASE("strangers at the port, silent, talking or of another version, do not disturb the job") {
     Port port;
     Diary diary;
-    std::thread rank0([&] { finish(join(rank_options(0, 2, port), diary.log())); });
+    std::thread rank0([&] { finish(join(rank_options(0, 2, port), diary.log)); });
     FakeRank silent(1, port.get()), web(1, port.get()), old(1, port.get()), cut(1, port.get());
     web.send("GET / HTTP/1.1\r\nHost: here\r\n\r\n");
     std::string join_message = wire::encode(wire::Join{});
@@ -114,17 +114,17 @@ TEST_CASE("strangers at the port, silent, talking or of another version, do not 
     const Message answer = old.await(wire::Type::refuse);
     CHECK(contains(wire::decode<wire::Refuse>(answer.body).why, "run the same build"));
 
-    finish(join(rank_options(1, 2, port.get()), diary.log()));
+    finish(join(rank_options(1, 2, port.get()), diary.log));
     rank0.join();
 }
 
 TEST_CASE("an answer to EDGE of another job or rank is none: the rank dials again") {
     Diary diary;
-    LoneCoordinator coordinator(2, diary.log());
+    LoneCoordinator coordinator(2, diary.log);
     asio::io_context io;
     tcp::acceptor acceptor(io, {asio::ip::make_address("127.0.0.1"), 0});
     auto rank1 = std::async(std::launch::async,
-                            [&] { join(rank_options(1, 2, coordinator.port()), diary.log()); });
+                            [&] { join(rank_options(1, 2, coordinator.port()), diary.log); });
     FakeRank rank0(0, coordinator.port());
     wire::Join joins;
     joins.rank = 0, joins.world = 2;
@@ -149,7 +149,7 @@ TEST_CASE("an answer to EDGE of another job or rank is none: the rank dials agai
 TEST_CASE("a rank whose place in the queue is given up can be taken by another") {
     Port port;
     Diary diary;
-    std::thread rank0([&] { finish(join(rank_options(0, 3, port), diary.log())); });
+    std::thread rank0([&] { finish(join(rank_options(0, 3, port), diary.log)); });
     {
         FakeRank frozen(1, port.get()), gone(1, port.get());
         frozen.join(3);
@@ -161,8 +161,8 @@ TEST_CASE("a rank whose place in the queue is given up can be taken by another")
     // The coordinator hears of the hang-up in its own time; until then the place counts as taken.
     Diary second;
     REQUIRE(eventually([&] { return count_of(diary.text(), "127.0.0.1:9 has left") >= 2; }));
-    std::thread rank1([&] { finish(join(rank_options(1, 0, port.get()), second.log())); });
-    finish(join(rank_options(2, 0, port.get()), second.log()));
+    std::thread rank1([&] { finish(join(rank_options(1, 0, port.get()), second.log)); });
+    finish(join(rank_options(2, 0, port.get()), second.log));
     rank1.join();
     rank0.join();
 }
@@ -171,16 +171,16 @@ TEST_CASE("joining says what is wrong: refused, not a trainer, another version, 
     Diary diary;
     JoinOptions nobody = rank_options(1, 2, free_port());
     nobody.join_timeout = milliseconds(150);
-    CHECK_FAILS(join(nobody, diary.log()), "connection refused; is rank 0");
+    CHECK_FAILS(join(nobody, diary.log), "connection refused; is rank 0");
 
     Impostor web("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
-    CHECK_FAILS(join(rank_options(1, 2, web.port()), diary.log()),
+    CHECK_FAILS(join(rank_options(1, 2, web.port()), diary.log),
                 "not a Convoy trainer: it sent 'HTTP/1.1'");
 
     std::string welcome = wire::encode_empty(wire::Type::status);
     welcome[4] = char(wire::kVersion + 1);
     Impostor newer(welcome);
-    CHECK_FAILS(join(rank_options(1, 2, newer.port()), diary.log()),
+    CHECK_FAILS(join(rank_options(1, 2, newer.port()), diary.log),
                 "speaks version 12 of the protocol, this trainer speaks 11");
 }
 
@@ -188,12 +188,12 @@ TEST_CASE("joining: OFFER to a rank that has a number, and WELCOME to a newcomer
     Diary diary;
     const std::vector<wire::Member> peers = {{"h", "127.0.0.1:1", 5}};
     Impostor offers(wire::encode(wire::Offer{.job = 7, .peers = peers}));
-    CHECK_FAILS(join(rank_options(1, 2, offers.port()), diary.log()), "OFFER");
+    CHECK_FAILS(join(rank_options(1, 2, offers.port()), diary.log), "OFFER");
     Impostor welcomes(
         wire::encode(wire::Welcome{.job = 7, .world = 1, .peers = peers, .ring = {0}, .id = 9}));
     JoinOptions newcomer = rank_options(-1, 0, welcomes.port());
     newcomer.newcomer = newcomer.elastic = true;
-    CHECK_FAILS(join(newcomer, diary.log()), "WELCOME");
+    CHECK_FAILS(join(newcomer, diary.log), "WELCOME");
 }
 
 TEST_CASE(
@@ -211,7 +211,7 @@ TEST_CASE(
     });
     JoinOptions options = rank_options(0, 2, port);
     options.stall = std::chrono::seconds(5'000'000);
-    Job job = join(options, diary.log());
+    Job job = join(options, diary.log);
     CHECK(job.communicator->world() == 2);
     other.join();
 }
@@ -223,13 +223,13 @@ TEST_CASE("joining: neither a signal nor the end of the time waits for a slow DN
     JoinOptions options = rank_options(1, 2, 9);
     options.host = "slow.test";
     auto stopped = std::async(std::launch::async, [&] {
-        CHECK_FAILS(join(options, diary.log(), [] { return 15; }), "stopped by signal 15");
+        CHECK_FAILS(join(options, diary.log, [] { return 15; }), "stopped by signal 15");
     });
     CHECK(stopped.wait_for(std::chrono::seconds(20)) == std::future_status::ready);
     const milliseconds patience = std::exchange(name_patience, milliseconds(10));
     options.join_timeout = milliseconds(1);
     auto late = std::async(std::launch::async,
-                           [&] { CHECK_FAILS(join(options, diary.log()), "'slow.test'"); });
+                           [&] { CHECK_FAILS(join(options, diary.log), "'slow.test'"); });
     CHECK(late.wait_for(std::chrono::seconds(20)) == std::future_status::ready);
     end.set_value();
     stopped.get(), late.get();
@@ -295,28 +295,28 @@ TEST_CASE("a coordinator that ends while a rank waits there may be followed by a
     Impostor ends(wire::encode_empty(wire::Type::leave));
     JoinOptions options = rank_options(1, 2, ends.port());
     options.join_timeout = milliseconds(1);  // else it would dial again
-    CHECK_FAILS(join(options, diary.log()), "no job at ");
+    CHECK_FAILS(join(options, diary.log), "no job at ");
 }
 
 TEST_CASE("rank 0 waits for the others no longer than the join timeout, and says who is missing") {
     Diary diary;
     JoinOptions alone = rank_options(0, 3, 0);
     alone.join_timeout = milliseconds(150);
-    CHECK_FAILS(join(alone, diary.log()), "missing rank 1, 2");
+    CHECK_FAILS(join(alone, diary.log), "missing rank 1, 2");
 }
 
 TEST_CASE("joining refuses a world or rank that cannot be, and ends at once when told to stop") {
     Diary diary;
-    CHECK_FAILS(join(rank_options(4, 4, 1), diary.log()), "--rank 4 cannot be in a world of 4");
-    CHECK_FAILS(join(rank_options(0, -1, 1), diary.log()), "--world -1");
-    CHECK_FAILS(join(rank_options(1, 2, free_port()), diary.log(), [] { return 15; }),
+    CHECK_FAILS(join(rank_options(4, 4, 1), diary.log), "--rank 4 cannot be in a world of 4");
+    CHECK_FAILS(join(rank_options(0, -1, 1), diary.log), "--world -1");
+    CHECK_FAILS(join(rank_options(1, 2, free_port()), diary.log, [] { return 15; }),
                 "stopped by signal 15");
 }
 
 TEST_CASE("a coordinator on its own serves one job after the other") {
     Diary diary;
-    LoneCoordinator coordinator(2, diary.log());
-    for (int round = 0; round < 2; ++round) run_two_ranks(coordinator.port(), diary.log());
+    LoneCoordinator coordinator(2, diary.log);
+    for (int round = 0; round < 2; ++round) run_two_ranks(coordinator.port(), diary.log);
     CHECK(contains(diary.text(), "the job is done"));
 }
 

@@ -193,7 +193,7 @@ TEST_CASE("links: strangers that are refused fill no log") {
         }
         rank.die();
     });
-    Job job = join(rank_options(0, 2, port), diary.log());
+    Job job = join(rank_options(0, 2, port), diary.log);
     other.join();
     CHECK(count_of(diary.text(), "refused") == 10);
 }

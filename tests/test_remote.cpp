@@ -142,7 +142,7 @@ struct World {
         start();
     }
     // Another process, with the same folder.
-    void start() { remote = std::make_unique<Remote>(options, diary.log()); }
+    void start() { remote = std::make_unique<Remote>(options, diary.log); }
     StoragePtr open(const std::string& path) { return remote->open(server.url(path)); }
     std::vector<uint8_t> read(const std::string& path, uint64_t offset = 1'000'000,
                               size_t size = 100'000) {
@@ -372,7 +372,7 @@ TEST_CASE("remote: two processes that share the folder fetch an object once") {
         if (!is_look(request)) is_open.wait(false);
         return misbehave(request);
     });
-    Remote other(world.options, world.diary.log());
+    Remote other(world.options, world.diary.log);
     std::vector<StoragePtr> both = {world.open("/good"), other.open(world.server.url("/good"))};
     std::vector<std::future<bool>> readers;
     for (const StoragePtr& storage : both)

@@ -279,7 +279,7 @@ TEST_CASE("program: doctor names what would keep a job from starting, and says w
     CHECK(std::filesystem::is_empty(dir.path()));
 
     Diary diary;
-    LoneCoordinator listens(1, diary.log());
+    LoneCoordinator listens(1, diary.log);
     auto taken = doctor({"--out", dir.path(), "--port", cat(listens.port())});
     CHECK(taken["status"] == 0);
     CHECK(taken["port"]["state"] == "note");

@@ -21,7 +21,7 @@ static bool is_closed(tcp::socket& socket) {
 TEST_CASE("silent connections: 16 of an address and 64 in all stay, and ranks still get in") {
     for (const auto& [count, addresses, stay] : {std::tuple(100, 1, 16), {80, 8, 64}}) {
         Diary diary;
-        LoneCoordinator coordinator(2, diary.log());
+        LoneCoordinator coordinator(2, diary.log);
         asio::io_context io;
         std::vector<tcp::socket> silent;
         for (int i = 0; i < count; ++i) {
@@ -38,7 +38,7 @@ TEST_CASE("silent connections: 16 of an address and 64 in all stay, and ranks st
             one.read_some(asio::buffer(&byte, 1), error);
             CHECK((error == asio::error::would_block) == (i >= count - stay));
         }
-        if (addresses == 1) run_two_ranks(coordinator.port(), diary.log());
+        if (addresses == 1) run_two_ranks(coordinator.port(), diary.log);
     }
 }
 
@@ -47,7 +47,7 @@ TEST_CASE("who says nothing, or half of a handshake, is hung up on after a while
     for (const std::string& token : {std::string(), make_token()}) {
         Diary diary;
         std::optional<LoneCoordinator> coordinator;
-        coordinator.emplace(2, diary.log(), Access{token});
+        coordinator.emplace(2, diary.log, Access{token});
         asio::io_context io;
         tcp::socket silent(io), slow(io);
         for (tcp::socket* stranger : {&silent, &slow})
@@ -66,11 +66,11 @@ TEST_CASE("who says nothing, or half of a handshake, is hung up on after a while
 // Two elastic ranks and a stranger that has a seat between them: they sum without it.
 static void run_without(const std::function<void(FakeRank&)>& stranger) {
     Diary diary;
-    LoneCoordinator coordinator(3, diary.log());
+    LoneCoordinator coordinator(3, diary.log);
     const auto run = [&](int rank) {
         JoinOptions options = rank_options(rank, 3, coordinator.port());
         options.elastic = true;
-        Job job = join(options, diary.log());
+        Job job = join(options, diary.log);
         std::vector<float> one{1};
         CHECK_THROWS_AS(job.communicator->allreduce_sum(one).get(), RingBroken);
         CHECK(contains(job.communicator->regroup(-1, false).why, "rank 1 (127.0.0.1:9) l"));
@@ -111,7 +111,7 @@ TEST_CASE("refused strangers get ten lines a minute; the next line counts those 
 TEST_CASE("in calm connections wait after the first 256; where one may be urgent, none does") {
     Diary diary;
     asio::io_context io;
-    LogQueue lines(diary.log());
+    LogQueue lines(diary.log);
     Listener listener(io, lines, {});
     std::atomic<bool> calm{true};
     std::atomic<int> asked{0};
@@ -142,7 +142,7 @@ TEST_CASE("in calm connections wait after the first 256; where one may be urgent
 
 TEST_CASE("nobody without a rank may announce a long message") {
     Diary diary;
-    LoneCoordinator coordinator(2, diary.log());
+    LoneCoordinator coordinator(2, diary.log);
     FakeRank longwinded(1, coordinator.port());
     longwinded.join(2);
     longwinded.await(wire::Type::status);
@@ -151,12 +151,12 @@ TEST_CASE("nobody without a rank may announce a long message") {
                  std::as_writable_bytes(std::span(header)).first<wire::kHeaderBytes>());
     longwinded.send(header);
     CHECK_THROWS_AS(longwinded.await(wire::Type::welcome), std::system_error);
-    run_two_ranks(coordinator.port(), diary.log());
+    run_two_ranks(coordinator.port(), diary.log);
 }
 
 TEST_CASE("a stranger's JOIN writes no lines of its own into the log") {
     Diary diary;
-    LoneCoordinator coordinator(2, diary.log());
+    LoneCoordinator coordinator(2, diary.log);
     FakeRank forger(1, coordinator.port());
     forger.join(2, "x\nerror: rank 7\x1b[31m was lost");
     forger.await(wire::Type::status);
@@ -164,7 +164,7 @@ TEST_CASE("a stranger's JOIN writes no lines of its own into the log") {
     FakeRank longwinded(1, coordinator.port());
     longwinded.join(2, std::string(256, 'x'));
     CHECK_THROWS_AS(longwinded.await(wire::Type::status), std::system_error);
-    run_two_ranks(coordinator.port(), diary.log());
+    run_two_ranks(coordinator.port(), diary.log);
     const std::string text = diary.text();
     CHECK(!contains(text, "\nerror"));
     CHECK(text.find('\x1b') == std::string::npos);

@@ -362,7 +362,7 @@ TEST_CASE("a listener on the wire reads nothing of a job, of its settings or of 
     const std::string sums(4096, 'N');  // floats whose bytes are all 'N'
     for (const std::string& token : {std::string(), make_token()}) {
         Diary diary;
-        LoneCoordinator coordinator(2, diary.log(), {token});
+        LoneCoordinator coordinator(2, diary.log, {token});
         Relay control([&] { return coordinator.port(); });
         const uint16_t port0 = free_port();
         Relay edge([&] { return port0; });
@@ -372,7 +372,7 @@ TEST_CASE("a listener on the wire reads nothing of a job, of its settings or of 
             if (rank == 0) options.listen_port = port0;
             if (rank == 0) options.advertise = cat("127.0.0.1:", edge.port());
             options.access.open = true;  // --advertise listens everywhere
-            Job job = join(options, diary.log());
+            Job job = join(options, diary.log);
             std::vector<float> data(sums.size() / sizeof(float), 0);
             if (rank == 0) std::memcpy(data.data(), sums.data(), sums.size());
             job.communicator->allreduce_sum(data).get();
@@ -392,9 +392,9 @@ TEST_CASE("a listener on the wire reads nothing of a job, of its settings or of 
 TEST_CASE("an edge that somebody bends to another rank than was meant is refused") {
     const std::string token = make_token();
     Diary diary;
-    LoneCoordinator coordinator(2, diary.log(), {token});
+    LoneCoordinator coordinator(2, diary.log, {token});
     std::thread rank0([&] {
-        CHECK_THROWS_AS(join(options_for(0, coordinator.port(), token), diary.log()), Error);
+        CHECK_THROWS_AS(join(options_for(0, coordinator.port(), token), diary.log), Error);
     });
     const TlsContext tls = make_tls(token);
     int refused = 0;
@@ -446,7 +446,7 @@ TEST_CASE("a rank does not take the port of a coordinator that ends just then") 
     tcp::acceptor acceptor(io, {asio::ip::address_v4::loopback(), 0});
     const uint16_t port = acceptor.local_endpoint().port();
     std::thread rank1(
-        [&] { CHECK_THROWS_AS(join(options_for(1, port, token), diary.log()), Error); });
+        [&] { CHECK_THROWS_AS(join(options_for(1, port, token), diary.log), Error); });
     const TlsContext tls = make_tls(token);
     const std::string refusal = wire::encode(wire::Refuse{false, "enough"});
     std::string address;
@@ -475,8 +475,8 @@ TEST_CASE("a token on one side only, or another one, ends both sides' wait with 
     for (const auto& [served, given] : sides) {
         CAPTURE(served.empty(), given.empty());
         Diary diary;
-        LoneCoordinator coordinator(2, diary.log(), {served});
-        CHECK_FAILS(join(options_for(1, coordinator.port(), given), diary.log()),
+        LoneCoordinator coordinator(2, diary.log, {served});
+        CHECK_FAILS(join(options_for(1, coordinator.port(), given), diary.log),
                     "refused: the token differs or the other side has none");
         const std::string text = diary.text();
         CHECK(contains(text, "refused 127.0.0.1:"));
@@ -487,7 +487,7 @@ TEST_CASE("a token on one side only, or another one, ends both sides' wait with 
 TEST_CASE("health is told to those who hold the token, and to all where there is none") {
     const std::string token = make_token();
     Diary diary;
-    LoneCoordinator secret(3, diary.log(), {token}), plain(3, diary.log());
+    LoneCoordinator secret(3, diary.log, {token}), plain(3, diary.log);
     const auto ask = [](uint16_t port, const std::string& with) {
         return ask_health(port, milliseconds(5'000), with);
     };
@@ -515,7 +515,7 @@ static std::string rest_of(tcp::socket& socket) {
 TEST_CASE("garbage gets one alert and one line; of half handshakes the oldest are closed") {
     const std::string token = make_token(), alert(kTlsAlert, sizeof kTlsAlert);
     Diary diary;
-    LoneCoordinator coordinator(2, diary.log(), {token});
+    LoneCoordinator coordinator(2, diary.log, {token});
     asio::io_context io;
     const tcp::endpoint at(asio::ip::make_address("127.0.0.1"), coordinator.port());
     wire::Join join_message;
@@ -537,7 +537,7 @@ TEST_CASE("garbage gets one alert and one line; of half handshakes the oldest ar
         asio::write(slow.back(), asio::buffer("\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03", 10));
     }
     for (size_t i = 0; i < 84; ++i) CHECK(rest_of(slow[i]).size() <= alert.size());
-    run_two_ranks(coordinator.port(), diary.log(), token);
+    run_two_ranks(coordinator.port(), diary.log, token);
     const std::string text = diary.text();
     CHECK(!contains(text, "sneaked in"));
     CHECK(contains(text, "its token differs, or it has none"));
@@ -547,7 +547,7 @@ TEST_CASE("without a token nothing listens where other machines are, unless --op
     Diary diary;
     const auto serve = [&](const Access& access) {
         serve_coordinator(
-            "0.0.0.0", 0, 1, diary.log(), [] { return 1; }, {}, access);
+            "0.0.0.0", 0, 1, diary.log, [] { return 1; }, {}, access);
     };
     CHECK_THROWS_WITH_AS(serve({}), doctest::Contains("without a token it does not listen at"),
                          AccessError);
@@ -557,7 +557,7 @@ TEST_CASE("without a token nothing listens where other machines are, unless --op
     options.advertise = "127.0.0.1:1";  // of another machine, for all it knows
     options.listen_port = free_port();
     const auto begin = Clock::now();
-    CHECK_FAILS(join(options, diary.log()), "--token-file");
+    CHECK_FAILS(join(options, diary.log), "--token-file");
     CHECK(seconds_since(begin) < 10);  // it does not wait for the coordinator
 }
 
