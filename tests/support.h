@@ -63,6 +63,16 @@ inline bool eventually(const auto& holds, double seconds = 20) {
 #define CHECK_FAILS(expression, text) \
     CHECK_THROWS_WITH_AS(expression, doctest::Contains(std::string(text).c_str()), ::convoy::Error)
 
+// The message of the Error with which `action` ends; "" if it ends well.
+inline std::string error_of(const auto& action) {
+    try {
+        action();
+    } catch (const Error& error) {
+        return error.what();
+    }
+    return "";
+}
+
 // n floats in [-1, 1); the same seed gives the same floats.
 inline std::vector<float> random_floats(size_t n, uint64_t seed) {
     Random random(seed, 0, 0, kTest);

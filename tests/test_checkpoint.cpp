@@ -156,12 +156,7 @@ TEST_CASE_FIXTURE(Fixture, "checkpoint: a disk that fills up leaves the one befo
     for (rlim_t room : {0, 100, 1500}) {
         CAPTURE(room);
         TightLimit limit(RLIMIT_FSIZE, room);
-        std::string message;
-        try {
-            save(20);
-        } catch (const Error& error) {
-            message = error.what();
-        }
+        const std::string message = error_of([&] { save(20); });
         limit.lift();
         CHECK(contains(message, "cannot save the checkpoint"));
         CHECK(contains(message, "File too large"));
@@ -216,12 +211,7 @@ TEST_CASE_FIXTURE(Fixture,
         on_wait = [&] {
             if (++waits == enough) limit.lift();
         };
-        std::string fault;
-        try {
-            save(enough);
-        } catch (const Error& error) {
-            fault = error.what();
-        }
+        const std::string fault = error_of([&] { save(enough); });
         limit.lift();
         CHECK(waits == std::min(enough, 20));
         CHECK(!contains(fault, "Too many open files") == (enough == 3));

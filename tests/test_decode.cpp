@@ -37,12 +37,7 @@ Bytes encoded(const char* extension, int H = 40, int W = 50, const std::vector<i
 }
 
 std::string refusal(const Bytes& bytes) {
-    try {
-        decoded(bytes, "x/picture.jpg");
-    } catch (const Error& error) {
-        return error.what();
-    }
-    return "accepted";
+    return error_of([&] { decoded(bytes, "x/picture.jpg"); });
 }
 
 void put_big(Bytes& bytes, size_t at, uint32_t value, int count) {
@@ -292,7 +287,7 @@ TEST_CASE("what cannot be decoded is refused with the name and the cause") {
     for (const char* extension : {".jpg", ".png", ".bmp", ".tiff", ".ppm", ".webp"}) {
         CAPTURE(extension);
         const Bytes whole = encoded(extension);
-        CHECK(refusal(whole) == "accepted");
+        CHECK(refusal(whole) == "");
         for (double part : {0.1, 0.5, 0.9, 0.99}) {
             CAPTURE(part);
             const Bytes cut(whole.begin(), whole.begin() + long(part * double(whole.size())));
@@ -309,9 +304,9 @@ TEST_CASE("a truncated JPEG is noticed at any length, also with an end marker st
     for (size_t n = 2; n + 2 < whole.size(); n += 13) {
         CAPTURE(n);
         Bytes cut(whole.begin(), whole.begin() + long(n));
-        CHECK(refusal(cut) != "accepted");
+        CHECK(refusal(cut) != "");
         cut.push_back(0xFF), cut.push_back(0xD9);
-        if (n + 40 < whole.size()) CHECK(refusal(cut) != "accepted");
+        if (n + 40 < whole.size()) CHECK(refusal(cut) != "");
     }
     Decoder decoder;
     const Bytes half(whole.begin(), whole.begin() + long(whole.size() / 2));
@@ -339,9 +334,9 @@ TEST_CASE("data behind the end of a JPEG does not count, whatever bytes it holds
         for (long cut = 2; cut < whole - 60; cut += 31) {
             CAPTURE(cut);
             Bytes part(photo.begin(), photo.begin() + whole - cut);
-            CHECK(refusal(part) != "accepted");
+            CHECK(refusal(part) != "");
             part.insert(part.end(), film.begin(), film.end());
-            if (cut > 40) CHECK(refusal(part) != "accepted");
+            if (cut > 40) CHECK(refusal(part) != "");
         }
     }
 }

@@ -14,20 +14,14 @@ static std::string rank0_against(const std::function<void(FakeRank&)>& rank1,
         FakeRank rank(1, port.get());
         rank1(rank);
     });
-    std::string error = "no error";
-    try {
+    std::string error;
+    const std::string of_join = error_of([&] {
         Job job = join(rank_options(0, 2, port), diary.log);
-        try {
-            work(job);
-        } catch (const Error& e) {
-            error = e.what();
-        }
+        error = error_of([&] { work(job); });
         if (lost) *lost = job.communicator->lost_rank();
-    } catch (const Error& e) {
-        error = e.what();
-    }
+    });
     other.join();
-    return error;
+    return of_join + error;
 }
 
 static void sum(Job& job, size_t n) {
@@ -46,11 +40,7 @@ static std::vector<std::string> errors_of(int world, const std::function<void(Jo
     for (int rank = 0; rank < world; ++rank)
         threads.emplace_back([&, rank] {
             Job job = join(rank_options(rank, world, port), diary.log);
-            try {
-                work(job);
-            } catch (const Error& e) {
-                errors[size_t(rank)] = e.what();
-            }
+            errors[size_t(rank)] = error_of([&] { work(job); });
             if (job.communicator) lost[size_t(rank)] = job.communicator->lost_rank();
         });
     for (std::thread& thread : threads) thread.join();

@@ -89,12 +89,9 @@ void with_process(int child_rank, const std::function<void(JoinOptions&)>& adjus
 
 std::string error_of_sums(Job& job, int sums) {
     std::vector<float> data(500'000, 1);
-    try {
+    return error_of([&] {
         for (int i = 0; i < sums; ++i) job.communicator->allreduce_sum(data).get();
-    } catch (const std::exception& error) {
-        return error.what();
-    }
-    return "";
+    });
 }
 
 }  // namespace

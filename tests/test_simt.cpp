@@ -56,14 +56,6 @@ TEST_CASE("a failed allocation is reported once, and the next op runs" *
 }
 
 TEST_CASE("simt: what CUDA leaves undefined is an error that names kernel, block and thread") {
-    const auto message = [](const char* what) -> std::string {
-        try {
-            launch_wrong(what);
-        } catch (const Error& error) {
-            return error.what();
-        }
-        return "no error";
-    };
     const std::pair<const char*, std::vector<const char*>> cases[] = {
         {"barrier",
          {"kernel barrier_in_branch_kernel, block (",
@@ -103,7 +95,7 @@ TEST_CASE("simt: what CUDA leaves undefined is an error that names kernel, block
 #endif
     };
     for (const auto& [what, parts] : cases) {
-        const std::string text = message(what);
+        const std::string text = error_of([&, what = what] { launch_wrong(what); });
         CAPTURE(what, text);
         for (const char* part : parts) CHECK(contains(text, part));
     }

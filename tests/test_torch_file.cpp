@@ -18,12 +18,7 @@ struct Reader {
         return read(torch_file(pickled_dict(items))).tensors.at("w").values;
     }
     std::string error(const std::string& bytes) {
-        try {
-            read(bytes);
-        } catch (const Error& error) {
-            return error.what();
-        }
-        return "";
+        return error_of([&] { read(bytes); });
     }
     TempDir folder;
     Quiet told;
