@@ -88,6 +88,12 @@ inline std::unique_ptr<Backend> each_direct(int threads, Precision precision = P
     return std::make_unique<ThroughDevice>(std::move(backend));
 }
 
+// Runs the test case in fp32 and in bf16, on each backend.
+inline void in_both(const auto& check, int threads = 2) {
+    for (const Precision precision : {Precision::kFp32, Precision::kBf16})
+        SUBCASE(name_of(precision)) { check(*each_backend(threads, precision), precision); }
+}
+
 // All three passes, with and without bias, relu, mask, sum and gradient of the bias.
 inline void check_conv(Backend& backend, Precision precision, const ConvCase& c) {
     const Window window = c.window;

@@ -195,19 +195,14 @@ void check_eval(Backend& backend, Precision precision) {
     }
 }
 
-void check_formulas(Backend& backend, Precision precision) {
-    check_forward(backend, precision);
-    check_grad(backend, precision);
-    check_eval(backend, precision);
-}
-
 }  // namespace
 
 TEST_CASE("batch_norm, its evaluation and their gradients match the formula in double") {
-    check_formulas(*each_backend(2), Precision::kFp32);
-}
-TEST_CASE("batch_norm in bf16 takes its statistics in fp32 and rounds its output once") {
-    check_formulas(*each_backend(2, Precision::kBf16), Precision::kBf16);
+    in_both([](Backend& backend, Precision precision) {
+        check_forward(backend, precision);
+        check_grad(backend, precision);
+        check_eval(backend, precision);
+    });
 }
 
 // x = 1000 + noise of 1/64, in steps that a float holds exactly at 1000 (2⁻¹⁴). The mean itself is

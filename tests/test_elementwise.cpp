@@ -29,11 +29,8 @@ static void check_relu_and_add(Backend& backend, Precision precision) {
     CHECK(std::isnan(nan));  // not hidden: it must reach the loss
 }
 
-TEST_CASE("relu, relu_grad and add change each number as their formulas say") {
-    check_relu_and_add(*each_backend(2), Precision::kFp32);
-}
-TEST_CASE("relu, relu_grad and add round once in bf16") {
-    check_relu_and_add(*each_backend(2, Precision::kBf16), Precision::kBf16);
+TEST_CASE("relu, relu_grad and add change each number as their formulas say, and round once") {
+    in_both(check_relu_and_add);
 }
 
 TEST_CASE("activations and their gradients, from the output or the input, match their formulas") {
@@ -84,7 +81,8 @@ TEST_CASE("activations and their gradients, from the output or the input, match 
         }
 }
 
-static void check_layer_norm(Backend& backend, bool halves) {
+static void check_layer_norm(Backend& backend, Precision precision) {
+    const bool halves = precision == Precision::kBf16;
     for (const Shape& shape : {Shape{1, 1, 1, 1}, {3, 5, 7, 33}, {2, 9, 8, 64}, {2, 3, 1, 200}}) {
         CAPTURE(shape.text());
         const size_t n = shape.elems(), C = size_t(shape.C), pixels = n / C;
@@ -119,20 +117,17 @@ static void check_layer_norm(Backend& backend, bool halves) {
         CHECK_CLOSE(got_dx.span(), dx, halves ? 0x1p-7 : 1e-5);
         CHECK(std::ranges::equal(got_dx.span(), got_apart.span()));
     }
+    backend.layer_norm({nullptr, 0, 2, 2, 4}, 1, {nullptr, 0, 2, 2, 4}, nullptr);
+    float v[8] = {};
+    CHECK_THROWS_AS(backend.layer_norm({v, 1, 1, 2, 4}, 1, {v, 1, 1, 1, 8}, v), Error);
 }
 
 TEST_CASE("layer_norm and its gradient match their formulas, also in place") {
-    auto backend = each_backend(2);
-    check_layer_norm(*backend, false);
-    backend->layer_norm({nullptr, 0, 2, 2, 4}, 1, {nullptr, 0, 2, 2, 4}, nullptr);
-    float v[8] = {};
-    CHECK_THROWS_AS(backend->layer_norm({v, 1, 1, 2, 4}, 1, {v, 1, 1, 1, 8}, v), Error);
-}
-TEST_CASE("bf16: layer_norm and its gradient match their formulas, also in place") {
-    check_layer_norm(*each_backend(2, Precision::kBf16), true);
+    in_both(check_layer_norm);
 }
 
-static void check_scale_channels(Backend& backend, bool halves) {
+static void check_scale_channels(Backend& backend, Precision precision) {
+    const bool halves = precision == Precision::kBf16;
     for (const Shape& shape : {Shape{1, 1, 1, 1}, {3, 5, 7, 33}, {2, 9, 8, 64}, {2, 3, 1, 200}}) {
         CAPTURE(shape.text());
         const Shape s_shape{shape.N, 1, 1, shape.C};
@@ -154,21 +149,17 @@ static void check_scale_channels(Backend& backend, bool halves) {
         CHECK_CLOSE(got_dx.span(), dx, halves ? 0x1p-8 : 1e-6);
         CHECK_CLOSE(got_ds.span(), ds, sum_tolerance(shape.H * shape.W) + (halves ? 0.05 : 0));
     }
+    backend.scale_channels({nullptr, 0, 2, 2, 4}, {nullptr, 0, 1, 1, 4}, {nullptr, 0, 2, 2, 4});
+    float v[8] = {};
+    const Tensor x{v, 1, 1, 2, 4};
+    CHECK_THROWS_AS(backend.scale_channels(x, {v, 1, 1, 1, 3}, x), Error);
 }
 
 TEST_CASE("scale_channels and its gradient match their formulas, and dx may be dy") {
-    auto backend = each_backend(2);
-    check_scale_channels(*backend, false);
-    backend->scale_channels({nullptr, 0, 2, 2, 4}, {nullptr, 0, 1, 1, 4}, {nullptr, 0, 2, 2, 4});
-    float v[8] = {};
-    const Tensor x{v, 1, 1, 2, 4};
-    CHECK_THROWS_AS(backend->scale_channels(x, {v, 1, 1, 1, 3}, x), Error);
-}
-TEST_CASE("bf16: scale_channels and its gradient match their formulas, and dx may be dy") {
-    check_scale_channels(*each_backend(2, Precision::kBf16), true);
+    in_both(check_scale_channels);
 }
 
-static void check_copy_channels(Backend& backend) {
+static void check_copy_channels(Backend& backend, Precision) {
     struct {
         int pixels, wide, narrow, first;
     } cases[] = {{1, 1, 1, 0},    {35, 7, 3, 4}, {64, 40, 8, 32}, {1000, 33, 33, 0},
@@ -203,17 +194,11 @@ static void check_copy_channels(Backend& backend) {
             for (int i = 0; i < c.narrow; ++i)
                 CHECK(fresh.span()[row * c.narrow + i] == wide[row * c.wide + c.first + i]);
     }
+    backend.copy_channels({nullptr, 0, 2, 2, 4}, {nullptr, 0, 2, 2, 3}, 1);
 }
 
 TEST_CASE("copy_channels copies a slice of channels there and back, or adds it") {
-    auto backend = each_backend(2);
-    check_copy_channels(*backend);
-    backend->copy_channels({nullptr, 0, 2, 2, 4}, {nullptr, 0, 2, 2, 3}, 1);
-}
-
-TEST_CASE("bf16: copy_channels copies a slice of channels there and back, or adds it") {
-    auto backend = each_backend(2, Precision::kBf16);
-    check_copy_channels(*backend);
+    in_both(check_copy_channels);
 }
 
 static void check_dropout(Backend& backend, Precision precision) {
@@ -234,10 +219,7 @@ static void check_dropout(Backend& backend, Precision precision) {
 }
 
 TEST_CASE("dropout keeps exactly what the draws of Random say, for each sample by its number") {
-    check_dropout(*each_backend(3), Precision::kFp32);
-}
-TEST_CASE("bf16: dropout keeps what the draws of Random say") {
-    check_dropout(*each_backend(3, Precision::kBf16), Precision::kBf16);
+    in_both(check_dropout, 3);
 }
 
 TEST_CASE("elementwise ops refuse shapes that do not fit") {

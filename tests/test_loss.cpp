@@ -45,10 +45,7 @@ static void check_cross_entropy(Backend& backend, Precision precision) {
 }
 
 TEST_CASE("softmax_cross_entropy matches the formula in double: loss, gradient, ranks") {
-    check_cross_entropy(*each_backend(2), Precision::kFp32);
-}
-TEST_CASE("bf16: softmax_cross_entropy of logits in fp32, whose gradient is rounded once") {
-    check_cross_entropy(*each_backend(2, Precision::kBf16), Precision::kBf16);
+    in_both(check_cross_entropy);
 }
 
 TEST_CASE("softmax_cross_entropy with mixed labels gives PyTorch's loss and gradient") {

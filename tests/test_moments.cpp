@@ -98,21 +98,15 @@ void check_cases(Backend& backend) {
 
 }  // namespace
 
-TEST_CASE("conv2d leaves the moments of what it makes, in fp32") {
-    auto backend = each_backend(2);
-    check_cases(*backend);
-}
-
-TEST_CASE("conv2d leaves the moments of what it makes, in tf32") {
-    auto backend = each_backend(2, Precision::kTf32);
-    check_cases(*backend);
-}
-
-TEST_CASE("conv2d leaves the moments of what it makes, in bf16") {
-    auto backend = each_backend(2, Precision::kBf16);
-    for (int capability : {80, 90}) {
-        simt::compute_capability = capability;
-        check_cases(*backend);
+TEST_CASE("conv2d leaves the moments of what it makes, in every precision") {
+    SUBCASE("fp32") { check_cases(*each_backend(2)); }
+    SUBCASE("tf32") { check_cases(*each_backend(2, Precision::kTf32)); }
+    SUBCASE("bf16") {
+        const auto backend = each_backend(2, Precision::kBf16);
+        for (int capability : {80, 90}) {
+            simt::compute_capability = capability;
+            check_cases(*backend);
+        }
     }
 }
 

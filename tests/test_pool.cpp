@@ -97,19 +97,14 @@ void check_avg_pool(Backend& backend, Precision precision) {
     }
 }
 
-void check_pools(Backend& backend, Precision precision) {
-    check_max_pool(backend);
-    check_max_pool_grad(backend, precision);
-    check_avg_pool(backend, precision);
-}
-
 }  // namespace
 
 TEST_CASE("max_pool takes the first maximum, avg_pool the mean; their gradients match") {
-    check_pools(*each_backend(2), Precision::kFp32);
-}
-TEST_CASE("max_pool, avg_pool and their gradients in bf16") {
-    check_pools(*each_backend(2, Precision::kBf16), Precision::kBf16);
+    in_both([](Backend& backend, Precision precision) {
+        check_max_pool(backend);
+        check_max_pool_grad(backend, precision);
+        check_avg_pool(backend, precision);
+    });
 }
 
 TEST_CASE("max_pool passes a NaN on") {
