@@ -59,7 +59,7 @@ struct Cluster {
 inline std::vector<nlohmann::json> json_lines(const std::string& text) {
     std::vector<nlohmann::json> all;
     for (const std::string& line : split(text, '\n'))
-        if (!line.empty()) all.push_back(nlohmann::json::parse(line));
+        if (line.starts_with('{')) all.push_back(nlohmann::json::parse(line));
     return all;
 }
 

@@ -127,21 +127,13 @@ static std::string two_ranks(const Words& both, const Words& more, int status = 
     return Cluster(folder, 2, others + more, others).end(status);
 }
 
-// The JSON among the notices of both ranks.
-static std::vector<json> objects_of(const std::string& output) {
-    std::string lines;
-    for (const std::string& line : split(output, '\n'))
-        if (line.starts_with("{")) lines += line + "\n";
-    return json_lines(lines);
-}
-
 TEST_CASE("program: plan times two ranks, and says what one and two would reach") {
     const std::string output =
         two_ranks({"tune", "--plan"}, typed("--json --size 16 --batch 8 --share auto"));
     CAPTURE(output);
     int edges = 0, ranks = 0, best = 0;
     std::vector<std::tuple<int, std::string, int>> predictions;
-    for (const json& line : objects_of(output)) {
+    for (const json& line : json_lines(output)) {
         edges += line["plan"] == "edge";
         ranks += line["plan"] == "rank";
         if (line["plan"] == "edge") continue;
@@ -168,8 +160,8 @@ TEST_CASE("program: with --compute, gradients from factors sleep for the images 
         two_ranks({"bench", "train"}, {"--json", "--model", model, "--batch", "8", "--compute",
                                        "0.3", "--shm", "off", "--steps", "3"});
     CAPTURE(output);
-    REQUIRE(!objects_of(output).empty());
-    const json last = objects_of(output).back();
+    REQUIRE(!json_lines(output).empty());
+    const json last = json_lines(output).back();
     CHECK(last["images_per_second"] < 1.03 * 8 / 0.45);
     CHECK(last["images_per_second"] > 0.6 * 8 / 0.45);
 }

@@ -170,22 +170,18 @@ TEST_CASE("program: trains, logs, validates, evaluates, predicts, exports, impor
     const std::string predicted =  // one of the files is no image, and is named
         output_of({"predict", "--from", run, folder / "photos", "--json"}, 1);
     CHECK(contains(predicted, "broken.jpg"));
-    CHECK(std::count(predicted.begin(), predicted.end(), '{') >= 3);
-    const json first = json::parse(predicted.substr(
-        predicted.find('{'), predicted.find('\n', predicted.find('{')) - predicted.find('{')));
-    CHECK(first["top5"].size() == 3);
+    const std::vector<json> guesses = json_lines(predicted);
+    REQUIRE(guesses.size() >= 3);
+    CHECK(guesses[0]["top5"].size() == 3);
     double total = 0;
-    for (const json& guess : first["top5"]) total += guess["probability"].get<double>();
+    for (const json& guess : guesses[0]["top5"]) total += guess["probability"].get<double>();
     CHECK(total == doctest::Approx(1).epsilon(1e-4));
 
     write_images(folder / "odd\nname", 2);
     const std::string some = output_of(
         {"predict", "--from", run, "--json", folder / "gone.jpg", folder / "odd\nname"}, 1);
     CHECK(some.find("error: ") < some.find("gone.jpg"));
-    const size_t object = some.find('{');
-    REQUIRE(object != some.npos);
-    CHECK(json::parse(some.substr(object, some.find('\n', object) - object))["file"] ==
-          folder / "odd\nname/0.png");
+    CHECK(json_lines(some).at(0)["file"] == folder / "odd\nname/0.png");
     CHECK(contains(some, "1.png"));
 
     const std::string file = folder / "w.safetensors", again = folder / "again.safetensors";
@@ -760,9 +756,8 @@ TEST_CASE("program: rank 0's settings hold in the benchmarks too") {
         Cluster(folder, 2, sums + Words{"--bytes", "1K,64K", "--wire", "bf16", "--json"}, sums)
             .end();
     CHECK(std::count(output.begin(), output.end(), '\n') == 2);
-    const json last = json::parse(output.substr(output.rfind('{')));
-    CHECK(last["wire"] == "bf16");
-    CHECK(last["bytes"] == 65536);
+    const json last = json_lines(output).at(1);
+    CHECK((last["wire"] == "bf16" && last["bytes"] == 65536));
     const std::string trained =
         Cluster(folder, 2, steps + Words{"--size", "16", "--batch", "6", "--steps", "1", "--json"},
                 steps)
@@ -792,10 +787,9 @@ TEST_CASE("program: evaluation over several ranks counts every image once, on an
     for (const auto& [world, device] : {std::pair(2, kernel_device()), {3, std::string("cpu")}}) {
         CAPTURE(world);
         const Words words = {"eval", "--device", device, "--threads", "1"};
-        const std::string output =
+        const json all = json_lines(
             Cluster(folder, world, words + Words{"--batch", "5", "--json", "--from", run}, words)
-                .end();
-        const json all = json::parse(output.substr(output.find('{')));
+                .end())[0];
         CHECK(all["images"] == one["images"]);
         CHECK(all["correct"] == one["correct"]);
         CHECK(all["loss"].get<double>() == doctest::Approx(one["loss"].get<double>()));
