@@ -14,13 +14,7 @@ class FakeRank {
     }
 
     void join(int world, std::string address = "127.0.0.1:9") {
-        wire::Join join;
-        join.rank = rank_;
-        join.world = world;
-        join.heartbeat_ms = 100;
-        join.host = "fake";
-        join.address = std::move(address);
-        join.process = process_;
+        const wire::Join join{rank_, world, 0, 100, {}, "fake", std::move(address), process_, {}};
         say(control_, wire::encode(join));
     }
     // Skips messages until one of this type arrives.

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <thread>
 
-#include "data/dataset.h"
+#include "data_files.h"
 #include "pictures.h"
 #include "src/base/check.h"
 #include "src/job/job_setup.h"
@@ -39,11 +39,6 @@ double difference_of_colours(size_t n, double added) {
             largest = std::max(largest, std::abs(one / of_each - mean) / error);
     }
     return largest;
-}
-
-DataSet open(const DataOptions& options) {
-    Log log;
-    return open_data(options, log);
 }
 
 }  // namespace

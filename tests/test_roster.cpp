@@ -8,15 +8,8 @@ namespace convoy {
 
 static wire::Join join_of(int rank, int world, const std::string& host, const std::string& address,
                           wire::Settings settings = {}) {
-    wire::Join join;
-    join.rank = rank;
-    join.world = world;
-    join.host = host;
-    join.address = address;
     static uint64_t processes = 0;
-    join.process = ++processes;
-    join.settings = std::move(settings);
-    return join;
+    return {rank, world, 0, 1000, {}, host, address, ++processes, std::move(settings)};
 }
 
 TEST_CASE("a roster says who is missing") {

@@ -6,26 +6,15 @@ namespace convoy {
 
 using std::chrono::seconds;
 
-static wire::Heartbeat beat_of(int64_t step, const char* phase, uint64_t begun, uint64_t done,
-                               uint64_t moved = 0, uint32_t phase_ms = 0) {
-    wire::Heartbeat beat;
-    beat.step = step;
-    beat.phase = phase;
-    beat.begun = begun;
-    beat.done = done;
-    beat.moved = moved;
-    beat.phase_ms = phase_ms;
-    return beat;
-}
+// Heartbeats are {step, begun, done, moved, phase_ms, phase}.
 
 TEST_CASE("the one who has not come to the collective is named, with phase and time") {
     const auto start = Clock::now();
     StallWatch watch({"a:1", "b:1", "c:1"}, seconds(30), start);
     for (int s = 0; s <= 29; ++s) {
-        watch.heard(0, beat_of(812, "reduce", 5, 4), start + seconds(s));
-        watch.heard(1, beat_of(812, "reduce", 5, 4), start + seconds(s));
-        watch.heard(2, beat_of(812, "data", 4, 4, 0, uint32_t(1000 * (s + 10))),
-                    start + seconds(s));
+        watch.heard(0, {812, 5, 4, 0, 0, "reduce"}, start + seconds(s));
+        watch.heard(1, {812, 5, 4, 0, 0, "reduce"}, start + seconds(s));
+        watch.heard(2, {812, 4, 4, 0, uint32_t(1000 * (s + 10)), "data"}, start + seconds(s));
         CHECK_FALSE(watch.report(start + seconds(s)));
     }
     const auto report = watch.report(start + seconds(31));
@@ -39,13 +28,13 @@ TEST_CASE("bytes that move, and long computing that nobody waits for, are no sta
     const auto start = Clock::now();
     StallWatch watch({"a:1", "b:1"}, seconds(30), start);
     for (int s = 0; s < 300; s += 10) {
-        watch.heard(0, beat_of(1, "reduce", 5, 4, uint64_t(s) * 1000), start + seconds(s));
-        watch.heard(1, beat_of(1, "reduce", 5, 4, uint64_t(s) * 1000), start + seconds(s));
+        watch.heard(0, {1, 5, 4, uint64_t(s) * 1000, 0, "reduce"}, start + seconds(s));
+        watch.heard(1, {1, 5, 4, uint64_t(s) * 1000, 0, "reduce"}, start + seconds(s));
         CHECK_FALSE(watch.report(start + seconds(s)));
     }
     for (int s = 300; s < 900; s += 10) {
-        watch.heard(0, beat_of(2, "forward", 5, 5), start + seconds(s));
-        watch.heard(1, beat_of(2, "forward", 5, 5), start + seconds(s));
+        watch.heard(0, {2, 5, 5, 0, 0, "forward"}, start + seconds(s));
+        watch.heard(1, {2, 5, 5, 0, 0, "forward"}, start + seconds(s));
         CHECK_FALSE(watch.report(start + seconds(s)));
     }
 }
@@ -55,21 +44,21 @@ TEST_CASE(
     const auto start = Clock::now();
     StallWatch stuck({"a:1", "b:1"}, seconds(30), start);
     for (int s = 0; s <= 31; ++s)
-        for (int rank : {0, 1}) stuck.heard(rank, beat_of(3, "reduce", 5, 4), start + seconds(s));
+        for (int rank : {0, 1}) stuck.heard(rank, {3, 5, 4, 0, 0, "reduce"}, start + seconds(s));
     auto report = stuck.report(start + seconds(32));
     REQUIRE(report);
     CHECK(contains(*report, "check the network"));
 
     StallWatch inside({"a:1", "b:1"}, seconds(30), start);  // of the collective, and stopped there
-    inside.heard(1, beat_of(3, "reduce", 5, 4), start);
-    for (int s = 0; s <= 31; ++s) inside.heard(0, beat_of(3, "reduce", 5, 4), start + seconds(s));
+    inside.heard(1, {3, 5, 4, 0, 0, "reduce"}, start);
+    for (int s = 0; s <= 31; ++s) inside.heard(0, {3, 5, 4, 0, 0, "reduce"}, start + seconds(s));
     report = inside.report(start + seconds(32));
     REQUIRE(report);
     CHECK(contains(*report, "rank 1 (b:1), last heard of 32.0 s ago, at step 3 in reduce"));
 
     StallWatch stopped({"a:1", "b:1"}, seconds(30), start);
-    stopped.heard(1, beat_of(3, "forward", 4, 4), start);
-    for (int s = 0; s <= 31; ++s) stopped.heard(0, beat_of(3, "reduce", 5, 4), start + seconds(s));
+    stopped.heard(1, {3, 4, 4, 0, 0, "forward"}, start);
+    for (int s = 0; s <= 31; ++s) stopped.heard(0, {3, 5, 4, 0, 0, "reduce"}, start + seconds(s));
     report = stopped.report(start + seconds(32));
     REQUIRE(report);
     CHECK(contains(*report, "rank 1 (b:1), last heard of 32.0 s ago, at step 3 in forward"));
@@ -87,12 +76,11 @@ TEST_CASE(
         return watch.waited_for(end);
     };
     // Stages, and workers of a server, begin different numbers of waits.
-    CHECK(late({beat_of(1, "forward", 3, 2), beat_of(1, "forward", 9, 9),
-                beat_of(1, "forward", 4, 3)},
+    CHECK(late({{1, 3, 2, 0, 0, "forward"}, {1, 9, 9, 0, 0, "forward"}, {1, 4, 3, 0, 0, "forward"}},
                -1) == std::vector{1});
-    CHECK(late({beat_of(1, "reduce", 3, 2), beat_of(1, "reduce", 9, 8), beat_of(1, "reduce", 4, 3)},
+    CHECK(late({{1, 3, 2, 0, 0, "reduce"}, {1, 9, 8, 0, 0, "reduce"}, {1, 4, 3, 0, 0, "reduce"}},
                1) == std::vector{1});
-    CHECK(late({beat_of(1, "reduce", 3, 3), beat_of(1, "reduce", 3, 3), beat_of(1, "reduce", 4, 3)},
+    CHECK(late({{1, 3, 3, 0, 0, "reduce"}, {1, 3, 3, 0, 0, "reduce"}, {1, 4, 3, 0, 0, "reduce"}},
                -1) == std::vector{0, 1});
 }
 
