@@ -2,11 +2,11 @@
 // src/run/traces.md).
 #include "src/base/trace.h"
 
-#include <zlib.h>
-
 #include <set>
 #include <thread>
 
+#include "data/records.h"
+#include "data/storage.h"
 #include "kernels/backend.h"
 #include "src/run/trace_file.h"
 #include "tests/jobs.h"
@@ -20,12 +20,7 @@ namespace {
 Clock::time_point at_ns(int64_t ns) { return Clock::time_point(std::chrono::nanoseconds(ns)); }
 
 json read_trace(const std::string& path) {
-    const gzFile file = gzopen(path.c_str(), "rb");
-    REQUIRE_MESSAGE(file, path);
-    std::string text(64 << 20, ' ');
-    text.resize(size_t(std::max(gzread(file, text.data(), unsigned(text.size())), 0)));
-    gzclose(file);
-    return json::parse(text);
+    return json::parse(inflate(*open_local(path), 64 << 20));
 }
 
 int64_t ns(const json& event, const char* field) {
@@ -91,14 +86,17 @@ int count(const json& trace, const char* kind) {
     return n;
 }
 
-// The only file of this kind in the folder.
-std::string trace_in(const std::string& folder, const std::string& begin = "trace-") {
+// The only trace in the folder, once it is there.
+std::string trace_in(const std::string& folder) {
     std::string found;
-    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-        const std::string name = entry.path().filename();
-        if (name.starts_with(begin) && name.ends_with(".json.gz")) found = entry.path();
-    }
-    REQUIRE_MESSAGE(!found.empty(), "no trace in ", folder);
+    const auto look = [&] {
+        for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+            const std::string name = entry.path().filename();
+            if (name.starts_with("trace-") && name.ends_with(".json.gz")) found = entry.path();
+        }
+        return !found.empty();
+    };
+    REQUIRE_MESSAGE(eventually(look, 60), "no trace in ", folder);
     return found;
 }
 
@@ -339,19 +337,7 @@ TEST_CASE("program: --trace 3:5 on two ranks, SIGUSR2, and a rank that is lost")
     CHECK(has_speed);
     std::filesystem::remove(folder / "run/trace-3-5.json.gz");
 
-    const auto wait_for_file = [&] {  // a trace in the folder, from which the last was removed
-        return eventually(
-            [&] {
-                std::filesystem::directory_iterator all(folder / "run");
-                return std::any_of(begin(all), end(all), [](const auto& entry) {
-                    return entry.path().filename().string().starts_with("trace-") &&
-                           entry.path().extension() == ".gz";
-                });
-            },
-            60);
-    };
     rank1.kill(SIGUSR2);  // any rank
-    REQUIRE(wait_for_file());
     const std::string path = trace_in(folder / "run");
     CHECK(!contains(path, "-auto"));
     const json last = read_trace(path);
@@ -363,9 +349,9 @@ TEST_CASE("program: --trace 3:5 on two ranks, SIGUSR2, and a rank that is lost")
     rank1.kill(SIGKILL);
     REQUIRE(rank0.wait_for("1 rank, step "));
     REQUIRE(rank0.wait_for("epoch "));
-    REQUIRE(wait_for_file());
-    CHECK(trace_in(folder / "run").ends_with("-auto.json.gz"));
-    const json loss = read_trace(trace_in(folder / "run"));
+    const std::string of_loss = trace_in(folder / "run");
+    CHECK(of_loss.ends_with("-auto.json.gz"));
+    const json loss = read_trace(of_loss);
     check_trace(loss);
     CHECK(!steps_of(loss, 0).empty());
     rank0.kill(SIGINT);
