@@ -2,24 +2,11 @@
 #include "tests/mma_kernels.h"
 
 #include "kernels/cuda/mma.cuh"
+#include "tests/device_memory.cuh"
 
 namespace convoy::CONVOY_DEVICE {
 
 namespace {
-
-template <class T>
-T* on_device(const std::vector<T>& x) {
-    T* data = nullptr;
-    CUDA_CHECK(cudaMalloc(&data, x.size() * sizeof(T)));
-    CUDA_CHECK(cudaMemcpyAsync(data, x.data(), x.size() * sizeof(T), cudaMemcpyHostToDevice));
-    return data;
-}
-template <class T>
-void bring_back(std::vector<T>& x, T* data) {
-    CUDA_CHECK(cudaMemcpyAsync(x.data(), data, x.size() * sizeof(T), cudaMemcpyDeviceToHost));
-    CUDA_CHECK(cudaDeviceSynchronize());
-    CUDA_CHECK(cudaFree(data));
-}
 
 // Which rows, columns and depths a lane holds is written out here once more, after the manual.
 __global__ void mma_kernel(bool bf16, const float* a, const float* b, float* d) {
@@ -84,45 +71,30 @@ __global__ void misaligned_copy_kernel(const float* x) {
 
 std::vector<float> one_mma(bool bf16, const std::vector<float>& a, const std::vector<float>& b,
                            const std::vector<float>& d) {
-    std::vector<float> out = d;
-    float *a_there = on_device(a), *b_there = on_device(b), *d_there = on_device(d);
-    mma_kernel<<<1, 32>>>(bf16, a_there, b_there, d_there);
+    const Device<float> a_there(a), b_there(b), d_there(d);
+    mma_kernel<<<1, 32>>>(bf16, a_there.data, b_there.data, d_there.data);
     CUDA_LAUNCHED();
-    bring_back(out, d_there);
-    CUDA_CHECK(cudaFree(a_there));
-    CUDA_CHECK(cudaFree(b_there));
-    return out;
+    return d_there.host();
 }
 
 std::vector<uint32_t> one_load(bool transposed, const std::vector<uint16_t>& matrices) {
-    std::vector<uint32_t> out(128);
-    uint16_t* there = on_device(matrices);
-    uint32_t* words = on_device(out);
-    load_kernel<<<1, 32>>>(transposed, there, words);
+    const Device<uint16_t> there(matrices);
+    const Device<uint32_t> words(128);
+    load_kernel<<<1, 32>>>(transposed, there.data, words.data);
     CUDA_LAUNCHED();
-    bring_back(out, words);
-    CUDA_CHECK(cudaFree(there));
-    return out;
+    return words.host();
 }
 
 std::vector<float> copies_seen(const std::vector<float>& x) {
-    std::vector<float> out(3 * 32 * 12);
-    float *there = on_device(x), *seen = on_device(out);
-    copy_kernel<<<1, 32>>>(there, seen);
+    const Device<float> there(x), seen(3 * 32 * 12);
+    copy_kernel<<<1, 32>>>(there.data, seen.data);
     CUDA_LAUNCHED();
-    bring_back(out, seen);
-    CUDA_CHECK(cudaFree(there));
-    return out;
+    return seen.host();
 }
 
 void copy_misaligned() {
-    float* x = on_device(std::vector<float>(8));
-    try {
-        misaligned_copy_kernel<<<1, 1>>>(x);
-    } catch (...) {
-        (void)cudaFree(x);
-        throw;
-    }
+    const Device<float> x(8);
+    misaligned_copy_kernel<<<1, 1>>>(x.data);
 }
 
 }  // namespace

@@ -3,30 +3,11 @@
 
 #include <memory>
 
-#include "kernels/cuda/cuda.h"
+#include "tests/device_memory.cuh"
 
 namespace convoy::CONVOY_DEVICE {
 
 namespace {
-
-// Device memory that goes away, filled from and read into vectors.
-template <class T>
-struct Device {
-    T* data = nullptr;
-    size_t n;
-    explicit Device(size_t n) : n(n) { CUDA_CHECK(cudaMalloc(&data, n * sizeof(T))); }
-    explicit Device(const std::vector<T>& x) : Device(x.size()) {
-        CUDA_CHECK(cudaMemcpyAsync(data, x.data(), n * sizeof(T), cudaMemcpyHostToDevice));
-    }
-    Device(const Device&) = delete;
-    ~Device() { (void)cudaFree(data); }
-    std::vector<T> host() const {
-        std::vector<T> x(n);
-        CUDA_CHECK(cudaMemcpyAsync(x.data(), data, n * sizeof(T), cudaMemcpyDeviceToHost));
-        CUDA_CHECK(cudaDeviceSynchronize());
-        return x;
-    }
-};
 
 __global__ void reverse_kernel(const float* __restrict__ x, float* __restrict__ y) {
     __shared__ float tile[256];
