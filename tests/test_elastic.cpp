@@ -38,9 +38,9 @@ struct Cut {
     bool half = false;  // that one moves half of its bytes, the next one does not happen
     int signal = SIGKILL;
     std::map<int, int> leave = {};  // rank → the step from which on it has SIGTERM
-    int joins = 0;  // so many of the last ranks are none yet: they join in the second step
-    std::vector<std::string> own = {};  // its options
-    bool early = false;                 // operations count from the beginning of the set-up
+    int joins = 0;       // so many of the last ranks are none yet: they join in the second step
+    Words own = {};      // its options
+    bool early = false;  // operations count from the beginning of the set-up
     bool reset =
         false;  // no signal: a link of the ring (control: of Asio) is reset, its rank lives
     bool control = false;    // operations are those of call_hooks.h, from the beginning
@@ -75,7 +75,7 @@ Use use_now() {
 
 // A rank in a process of its own. Its log goes to folder/rank<N>.out.
 pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& cut,
-                 const std::vector<std::string>& more, int join_seconds = 20, int world = kWorld) {
+                 const Words& more, int join_seconds = 20, int world = kWorld) {
     const pid_t pid = fork();
     REQUIRE(pid >= 0);
     if (pid != 0) return pid;
@@ -205,9 +205,8 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
                 regroup_before_start(job);
             } catch (const SetUpAgain&) {}
         if (cut.early) operations = 0, status = train_in_job(job);
-        log.notice("operations: ", operations.load());
-        log.notice("controls: ", controls.load(), " in training: ", controls_in_training.load(),
-                   " files: ", file_calls);
+        log.notice("operations: ", operations.load(), " controls: ", controls.load(),
+                   " in training: ", controls_in_training.load(), " files: ", file_calls);
     } catch (const std::exception& error) {
         log.notice("error: ", error.what());
     }
@@ -244,7 +243,7 @@ void wait_for_step_1(const std::string& log, pid_t pid) {
     });
 }
 
-Outcome run_job(const Cut& cut, const std::vector<std::string>& more = {}, bool resume = false) {
+Outcome run_job(const Cut& cut, const Words& more = {}, bool resume = false) {
     TempDir folder;
     const uint16_t port = free_port();
     std::vector<pid_t> pids;
@@ -292,13 +291,13 @@ Outcome run_job(const Cut& cut, const std::vector<std::string>& more = {}, bool 
         outcome.log[size_t(rank)] = text;
         outcome.logs += cat("--- rank ", rank, "\n", text);
         outcome.is_unequal |= contains(text, "held other weights");
-        if (rank == 1 && contains(text, "operations: "))
-            outcome.operations = std::stoi(text.substr(text.find("operations: ") + 12));
-        if (const size_t at = text.find("controls: "); at != std::string::npos)
-            std::sscanf(text.c_str() + at, "controls: %d in training: %d files: %d",
-                        &outcome.controls[size_t(rank)],
+        int operations = 0;
+        if (const size_t at = text.find("operations: "); at != std::string::npos)
+            std::sscanf(text.c_str() + at, "operations: %d controls: %d in training: %d files: %d",
+                        &operations, &outcome.controls[size_t(rank)],
                         &outcome.controls_in_training[size_t(rank)],
                         &outcome.file_calls[size_t(rank)]);
+        if (rank == 1) outcome.operations = operations;
         const std::string run = cat(folder.path().string(), "/run", rank);
         std::ifstream file(run + "/log.jsonl");
         for (std::string line; std::getline(file, line);) {
@@ -362,12 +361,15 @@ void check_equal(const Outcome& got, const Outcome& want) {
     for (const auto& [name, values] : want.weights) CHECK_CLOSE(got.weights.at(name), values, 2e-4);
 }
 
-// Every rank except `lost` ends well, and if `lost` was killed, as if nothing had been.
-void check_survived(const Outcome& got, const Outcome& whole, int lost) {
-    INFO(got.logs);
+// A job whose ranks except cut.rank end well, and if that was killed, as if nothing had been.
+Outcome run_survived(const Cut& cut, const Outcome& whole, const Words& more = {},
+                     bool resume = false) {
+    const Outcome got = run_job(cut, more, resume);
+    INFO("rank ", cut.rank, ", operation ", cut.operation, "\n", got.logs);
     for (int rank = 0; rank < kWorld; ++rank)
-        if (rank != lost) CHECK(got.status[size_t(rank)] == 0);
-    if (got.status[size_t(lost)] == 128 + SIGKILL) check_equal(got, whole);
+        if (rank != cut.rank) CHECK(got.status[size_t(rank)] == 0);
+    if (got.status[size_t(cut.rank)] == 128 + SIGKILL) check_equal(got, whole);
+    return got;
 }
 
 // A job of which nothing is cut.
@@ -436,17 +438,16 @@ TEST_CASE("elastic: over TLS too, a killed rank leaves a job that ends as if not
     const std::string file = folder / "token";
     std::ofstream(file) << make_token() << "\n";
     REQUIRE(chmod(file.c_str(), 0600) == 0);
-    const std::vector<std::string> more = {"token-file=" + file};
+    const Words more = {"token-file=" + file};
     const Outcome whole = run_job({}, more);
     INFO(whole.logs);
     REQUIRE(whole.operations > 50);
     check_equal(whole, undisturbed());
     for (const int rank : {0, 1, 2}) {
-        const Outcome outcome = run_job({rank, whole.operations / 2 + rank, false, SIGKILL}, more);
+        const Outcome outcome = run_survived({rank, whole.operations / 2 + rank}, whole, more);
         INFO("rank ", rank, "\n", outcome.logs);
         CHECK(outcome.status[size_t(rank)] == 128 + SIGKILL);
         CHECK(contains(outcome.logs, "2 ranks, step "));
-        check_survived(outcome, whole, rank);
     }
 }
 #endif
@@ -461,9 +462,8 @@ TEST_CASE("elastic: a rank killed anywhere in shared memory too, and one that is
         for (int i = 1 + rank; i < whole.operations; i += 2 * stride()) {
             const bool stop = rank == 2 && i < 2 * stride();
             const Outcome outcome =
-                run_job({rank, i, false, stop ? SIGSTOP : SIGKILL}, {"shm=auto"}, stop);
+                run_survived({rank, i, false, stop ? SIGSTOP : SIGKILL}, whole, {"shm=auto"}, stop);
             INFO("rank ", rank, ", operation ", i, "\n", outcome.logs);
-            check_survived(outcome, whole, rank);
             if (outcome.status[size_t(rank)] == 0) continue;
             if (contains(outcome.logs, "2 ranks, step "))  // not at the very end
                 CHECK(contains(outcome.logs, "ranks 0, 1 of one host sum in shared memory"));
@@ -619,7 +619,7 @@ TEST_CASE("elastic: a rank is lost and another joins, again and again: nothing p
     const TempDir folder;
     const uint16_t port = free_port();
     const Outcome& whole = undisturbed();
-    const std::vector<std::string> more = {"epochs=1000", "save-every=0"};
+    const Words more = {"epochs=1000", "save-every=0"};
     std::vector<pid_t> pids;
     for (int rank = 0; rank < 2; ++rank)
         pids.push_back(
@@ -664,7 +664,7 @@ TEST_CASE("elastic: a rank is lost and another joins, again and again: nothing p
     }
 }
 
-static void check_averages(const std::vector<std::string>& more) {
+static void check_averages(const Words& more) {
     const Outcome whole = run_job({}, more);
     REQUIRE(whole.images == 48);
     for (int i = whole.operations / 5; i < whole.operations; i += whole.operations / 5)
@@ -680,7 +680,7 @@ static void check_averages(const std::vector<std::string>& more) {
 }
 
 // A connection is reset at each step-th operation of a job like `whole`: nobody is lost.
-static void check_resets(const std::vector<std::string>& more, const Outcome& whole, int step) {
+static void check_resets(const Words& more, const Outcome& whole, int step) {
     for (int i = 1; i < whole.operations; i += std::max(step, 1)) {
         const Outcome outcome = run_job({.rank = i % kWorld, .operation = i, .reset = true}, more);
         INFO("operation ", i, "\n", outcome.logs);
@@ -691,7 +691,7 @@ static void check_resets(const std::vector<std::string>& more, const Outcome& wh
 }
 
 TEST_CASE("elastic: --sync average goes back to the last average, and every image counts once") {
-    const std::vector<std::string> more = {"sync=diloco:2"};
+    const Words more = {"sync=diloco:2"};
     check_averages(more);
     const Outcome whole = run_job({}, more);  // where nobody is lost, the same is trained again
     check_resets(more, whole, stride() / 2);
@@ -699,15 +699,12 @@ TEST_CASE("elastic: --sync average goes back to the last average, and every imag
 
 TEST_CASE("elastic: of servers and workers any may be killed; the others go back to a checkpoint") {
     check_averages({"sync=async:2"});
-    const std::vector<std::string> more = {"sync=server:2"};
+    const Words more = {"sync=server:2"};
     const Outcome whole = run_job({}, more);
     check_equal(whole, undisturbed());
     for (const int rank : {0, 1, 2})
-        for (int i = 1 + rank; i < whole.operations; i += stride()) {
-            const Outcome outcome = run_job({rank, i, false, SIGKILL}, more);
-            CAPTURE(rank, i);
-            check_survived(outcome, whole, rank);
-        }
+        for (int i = 1 + rank; i < whole.operations; i += stride())
+            run_survived({rank, i}, whole, more);
     for (const Cut& cut : {Cut{.joins = 1}, Cut{.leave = {{0, 2}}}}) {
         const Outcome outcome = run_job(cut, more);
         INFO(outcome.logs);
@@ -719,7 +716,7 @@ TEST_CASE("elastic: of servers and workers any may be killed; the others go back
 }
 
 TEST_CASE("elastic: TensorBoard's curves go on with the rank that takes over") {
-    const std::vector<std::string> more = {"tensorboard=1"};
+    const Words more = {"tensorboard=1"};
     const Outcome whole = run_job({}, more);
     check_equal(whole, undisturbed());
     REQUIRE(whole.curve.size() == 4);
@@ -759,7 +756,7 @@ TEST_CASE(
 
 TEST_CASE("elastic: a rank killed at any socket operation of the set-up, or of the pre-flight") {
     const Outcome without = run_job({.early = true});
-    for (const std::vector<std::string>& more : {std::vector<std::string>{}, {"preflight=on"}}) {
+    for (const Words& more : {Words{}, {"preflight=on"}}) {
         const bool flies = !more.empty();
         CAPTURE(flies);
         const Outcome whole = flies ? run_job({.early = true}, more) : without;
@@ -834,17 +831,16 @@ TEST_CASE("elastic: SIGTERM on all ranks, or on one with --elastic off, ends the
 }
 
 TEST_CASE("elastic: a job that stops early does so after the same epoch, whoever is killed then") {
-    const std::vector<std::string> words = {"epochs=5", "early-stop=1", "lr=0.0000001"};
+    const Words words = {"epochs=5", "early-stop=1", "lr=0.0000001"};
     const Outcome whole = run_job({}, words);
     const int64_t steps = whole.newest.at(0);
     REQUIRE(steps < 20);
     for (int rank = 0; rank < kWorld; ++rank)
         for (int i = whole.operations * 9 / 10 + rank; i < whole.operations;
              i += std::max(stride() / 4, 1)) {
-            const Outcome outcome = run_job({.rank = rank, .operation = i}, words);
+            const Outcome outcome = run_survived({rank, i}, whole, words);
             INFO("rank ", rank, ", operation ", i, "\n", outcome.logs);
             CHECK(outcome.newest.rbegin()->second == steps);
-            check_survived(outcome, whole, rank);
         }
 }
 
@@ -852,17 +848,13 @@ TEST_CASE("elastic: one leaves while another is killed, at any socket operation"
     const Outcome& whole = undisturbed();
     for (const auto& [killed, leaves] : {std::pair(1, 2), {2, 0}, {0, 1}})
         for (int i = whole.operations / 3 + killed; i < whole.operations;
-             i += std::max(stride() / 2, 1)) {
-            const Outcome outcome =
-                run_job({.rank = killed, .operation = i, .leave = {{leaves, 2}}});
-            CAPTURE(killed, i);
-            check_survived(outcome, whole, killed);
-        }
+             i += std::max(stride() / 2, 1))
+            run_survived({.rank = killed, .operation = i, .leave = {{leaves, 2}}}, whole);
 }
 
 TEST_CASE("elastic: a job of two gains a third between two steps, and trains what three train") {
     const Outcome& whole = undisturbed();
-    for (const std::vector<std::string>& own : {std::vector<std::string>{}, {"share=4"}}) {
+    for (const Words& own : {Words{}, {"share=4"}}) {
         const Outcome outcome = run_job({.joins = 1, .own = own}, {"share=1"});
         INFO(outcome.logs);
         CHECK(outcome.status == std::vector{0, 0, 0});
@@ -873,7 +865,6 @@ TEST_CASE("elastic: a job of two gains a third between two steps, and trains wha
         check_equal(outcome, whole);
     }
     // It trains in the modes in which the state is more than weights and momentum.
-    using Words = std::vector<std::string>;
     int tried = 0;
     for (const Words& more :
          {Words{"wire=bf16"}, Words{"optimizer=adamw", "ema=0.9"},
@@ -949,7 +940,7 @@ TEST_CASE("elastic: a newcomer stays while the coordinator, or another rank, is 
 
 TEST_CASE("elastic: a newcomer is refused in a sentence, and the job goes on") {
     const struct {
-        std::vector<std::string> job, own;
+        Words job, own;
         const char* sentence;
     } cases[] = {
         {{"elastic=off"}, {}, "its rank 0 says --elastic off"},
