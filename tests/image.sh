@@ -6,16 +6,12 @@
 # The targets cuda and dev need a base image from a registry, and are not built here.
 set -eu
 cd "$(dirname "$0")/.."
+. tests/shell_support
 if [ -z "${IMAGE_TEST_INSIDE:-}" ]; then
-    [ "$(id -u)" -eq 0 ] || { echo "image: needs root, to run containers" >&2 && exit 1; }
-    missing=
-    for package in podman runc netavark aardvark-dns iptables ca-certificates python3-pil; do
-        dpkg -s $package >/dev/null 2>&1 || missing+=" $package"
-    done
-    # shellcheck disable=SC2086  # a list of words
-    [ -z "$missing" ] || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y -qq --no-install-recommends $missing >/dev/null; } ||
-        { echo "image: cannot install$missing" >&2 && exit 1; }
+    [ "$(id -u)" -eq 0 ] || fail "needs root, to run containers"
+    need podman:podman runc:runc /usr/lib/podman/netavark:netavark /usr/lib/podman/aardvark-dns:aardvark-dns \
+        /usr/sbin/iptables:iptables /usr/sbin/update-ca-certificates:ca-certificates
+    /usr/bin/python3 -c 'import PIL' 2>/dev/null || need "import PIL:python3-pil"
     [ -x trainer-static ] || make -s static
     # Networks, mounts and firewall rules of containers stay in namespaces of this test.
     IMAGE_TEST_INSIDE=1 exec unshare --net --mount --propagation private "$0"
@@ -49,12 +45,6 @@ run() {
     pod run --read-only --user 12345:0 --cap-drop all --security-opt no-new-privileges \
         --security-opt mask=/proc/sys --shm-size 1m --ulimit nofile=1024:1024 \
         --ulimit nproc=4096:4096 -e CONVOY_THREADS=1 -e CONVOY_SIZE=16 -e CONVOY_PREFLIGHT=off "$@"
-}
-# within SECONDS COMMAND …: tries again until it succeeds.
-within() {
-    local end=$((SECONDS + $1))
-    shift
-    until "$@"; do [ $SECONDS -lt $end ] && sleep 0.2 || return 1; done
 }
 logged() { pod logs "$1" | grep -q "$2"; }
 # stop NAME STATUS: it ends in less than 10 s with that status.

@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 . tests/shell_support
 need file:file dnsmasq:dnsmasq-base
-/usr/bin/python3 -c 'import PIL' 2>/dev/null || apt-get install -y -qq -o DPkg::Lock::Timeout=300 --no-install-recommends python3-pil >/dev/null
+/usr/bin/python3 -c 'import PIL' 2>/dev/null || need "import PIL:python3-pil"
 
 # tools/static_libs takes an older version of a source package if the mirror lacks the newest version.
 libs=$(mktemp -d)
