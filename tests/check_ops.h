@@ -3,7 +3,6 @@
 // tolerance is that of the sums in fp32 and, in bf16, of the stored activations.
 #pragma once
 
-#include "tests/device.h"
 #include "tests/reference.h"
 #include "tests/through_device.h"
 

@@ -9,7 +9,6 @@
 
 #include <fstream>
 
-#include "src/base/text.h"
 #include "tests/support.h"
 
 namespace convoy {

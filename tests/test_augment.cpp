@@ -6,7 +6,6 @@
 #include "golden.h"
 #include "golden_images.h"
 #include "pictures.h"
-#include "src/base/check.h"
 #include "support.h"
 
 using namespace convoy;

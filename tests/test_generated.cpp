@@ -8,7 +8,6 @@
 
 #include "data_files.h"
 #include "pictures.h"
-#include "src/base/check.h"
 #include "src/job/job_setup.h"
 #include "support.h"
 

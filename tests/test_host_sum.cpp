@@ -1,7 +1,6 @@
 // Sums in shared memory: against the sum in the order of the ranks, bit for bit.
 #include <sched.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 
 #include <cstring>

@@ -7,7 +7,6 @@
 
 #include "data/http.h"
 #include "data/records.h"
-#include "src/base/clock.h"
 #include "tests/data_files.h"
 #include "tests/golden.h"
 #include "tests/golden_shards.h"

@@ -1,7 +1,6 @@
 // Whether all ranks hold the same weights; ranks that differ take those of one rank.
 #include "src/job/sync_weights.h"
 
-#include "tests/device.h"
 #include "tests/net_support.h"
 
 using namespace convoy;
