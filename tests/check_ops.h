@@ -93,13 +93,17 @@ inline void in_both(const auto& check, int threads = 2) {
         SUBCASE(name_of(precision)) { check(*each_backend(threads, precision), precision); }
 }
 
-// All three passes, with and without bias, relu, mask, sum and gradient of the bias.
-inline void check_conv(Backend& backend, Precision precision, const ConvCase& c) {
+// All three passes, with and without bias, relu, mask, sum and gradient of the bias. linear: as a
+// linear layer, which gets x in this shape.
+inline void check_conv(Backend& backend, Precision precision, const ConvCase& c,
+                       const Shape* linear = nullptr) {
     const Window window = c.window;
     const Shape xs = c.x, ws{c.K, window.size_h, window.size_w, c.depthwise ? 1 : xs.C};
     const Shape ys = reference::conv_shape(xs, ws, window);
-    CAPTURE(cat(name_of(precision), " x ", xs.text(), " w ", ws.text(), " stride ", window.stride_h,
-                "x", window.stride_w, " pad ", window.pad_h, "x", window.pad_w));
+    CAPTURE(cat(linear ? "linear " : "", name_of(precision), " x ", xs.text(), " w ", ws.text(),
+                " stride ", window.stride_h, "x", window.stride_w, " pad ", window.pad_h, "x",
+                window.pad_w));
+    const Shape given = linear ? *linear : xs;
     std::vector<float> x = random_floats(xs.elems(), 1), w = random_floats(ws.elems(), 2);
     std::vector<float> b = random_floats(c.K, 3), dy = random_floats(ys.elems(), 4);
     const auto make_dense = [&](const std::vector<float>& filters) {
@@ -116,12 +120,13 @@ inline void check_conv(Backend& backend, Precision precision, const ConvCase& c)
     for (const bool full : {false, true}) {
         const std::vector<float> bias = full ? b : std::vector<float>{};
         Guarded y(ys.elems());
-        backend.conv2d(view(x, xs), view(w, ws), full ? b.data() : nullptr, window, full,
-                       view(y, ys));
+        float* const b_or_none = full ? b.data() : nullptr;
+        linear ? backend.linear(view(x, given), view(w, ws), b_or_none, full, view(y, ys))
+               : backend.conv2d(view(x, xs), view(w, ws), b_or_none, window, full, view(y, ys));
         const auto want = reference::conv2d(X, W, bias, window, full);
         const double stored = storage_tolerance(precision, want.v);
         CHECK_CLOSE(y.span(), want.v, sum_tolerance(terms) + stored);
-        if (precision == Precision::kFp32) continue;
+        if (precision == Precision::kFp32 || linear) continue;
         const auto exact = reference::conv2d({xs, x}, exact_w, bias, window, full);
         CHECK_CLOSE(y.span(), exact.v,
                     terms * product_tolerance(precision) + sum_tolerance(terms) + stored);
@@ -129,12 +134,13 @@ inline void check_conv(Backend& backend, Precision precision, const ConvCase& c)
     terms = double(c.depthwise ? 1 : ws.N) * ws.H * ws.W;
     for (std::vector<float> mask : {std::vector<float>{}, x}) {
         Guarded dx(xs.elems());
-        backend.conv2d_grad_x(view(dy, ys), view(w, ws), window,
-                              mask.empty() ? Tensor{} : view(mask, xs), view(dx, xs));
+        const Tensor of = mask.empty() ? Tensor{} : view(mask, given);
+        linear ? backend.linear_grad_x(view(dy, ys), view(w, ws), of, view(dx, given))
+               : backend.conv2d_grad_x(view(dy, ys), view(w, ws), window, of, view(dx, xs));
         const auto want = reference::conv2d_grad_x(DY, W, window, xs, mask);
         CHECK_CLOSE(dx.span(), want.v, sum_tolerance(terms) + storage_tolerance(precision, want.v));
     }
-    if (!c.depthwise) {
+    if (!c.depthwise && !linear) {
         Guarded dx(rounded(x, precision));
         backend.conv2d_grad_x(view(dy, ys), view(w, ws), window, nullptr, view(dx, xs), true);
         auto want = reference::conv2d_grad_x(DY, W, window, xs, {}).v;
@@ -145,7 +151,11 @@ inline void check_conv(Backend& backend, Precision precision, const ConvCase& c)
     }
     const std::vector<float> dw0 = random_floats(w.size(), 5);
     Guarded dw(dw0), db(b), again(dw0);
-    backend.conv2d_grad_w(view(x, xs), view(dy, ys), window, view(dw, ws), db.data());
+    const auto grad_w = [&](Guarded& to, float* to_db) {
+        linear ? backend.linear_grad_w(view(x, given), view(dy, ys), view(to, ws), to_db)
+               : backend.conv2d_grad_w(view(x, xs), view(dy, ys), window, view(to, ws), to_db);
+    };
+    grad_w(dw, db.data());
     const auto dense = reference::conv2d_grad_w(X, DY, window, W.shape);
     std::vector<double> want(dw0.begin(), dw0.end());
     for (size_t i = 0; i < want.size(); ++i)
@@ -157,43 +167,14 @@ inline void check_conv(Backend& backend, Precision precision, const ConvCase& c)
     terms = double(ys.elems()) / c.K + 1;
     CHECK_CLOSE(dw.span(), want, sum_tolerance(terms));
     CHECK_CLOSE(db.span(), want_db, sum_tolerance(terms));
-    backend.conv2d_grad_w(view(x, xs), view(dy, ys), window, view(again, ws), nullptr);
+    grad_w(again, nullptr);
     CHECK(std::vector<float>(again) == std::vector<float>(dw));
 }
 
 // A linear layer on the pixels of x is the convolution of single pixels.
 inline void check_linear_in(Backend& backend, Precision precision, const Shape& xs, int K) {
-    const int N = xs.N, C = int(xs.row_elems());
-    const Shape rows{N, 1, 1, C}, ws{K, 1, 1, C}, ys{N, 1, 1, K};
-    CAPTURE(cat(name_of(precision), " linear ", rows.text(), " to ", K));
-    std::vector<float> x = random_floats(xs.elems(), 1), w = random_floats(ws.elems(), 2);
-    std::vector<float> b = random_floats(size_t(K), 3), dy = random_floats(ys.elems(), 4);
-    const reference::Array X(rows, rounded(x, precision)), W(ws, rounded(w, precision)),
-        DY(ys, rounded(dy, precision));
-    const Window point = Window::square(1);
-    const auto stored = [&](const reference::Array& want) {
-        return storage_tolerance(precision, want.v);
-    };
-    for (const bool full : {false, true}) {
-        Guarded y(ys.elems()), dx(xs.elems());
-        backend.linear(view(x, xs), view(w, ws), full ? b.data() : nullptr, full, view(y, ys));
-        const auto want_y = reference::conv2d(X, W, full ? b : std::vector<float>{}, point, full);
-        CHECK_CLOSE(y.span(), want_y.v, sum_tolerance(C + 1) + stored(want_y));
-        backend.linear_grad_x(view(dy, ys), view(w, ws), full ? view(x, xs) : Tensor{},
-                              view(dx, xs));
-        const auto want_dx =
-            reference::conv2d_grad_x(DY, W, point, rows, full ? x : std::vector<float>{});
-        CHECK_CLOSE(dx.span(), want_dx.v, sum_tolerance(K) + stored(want_dx));
-    }
-    Guarded dw(w), db(b);
-    backend.linear_grad_w(view(x, xs), view(dy, ys), view(dw, ws), db.data());
-    auto want = reference::conv2d_grad_w(X, DY, point, ws);
-    for (size_t i = 0; i < w.size(); ++i) want.v[i] += w[i];
-    auto want_db =
-        reference::column_sums(precision == Precision::kBf16 ? DY : reference::Array(ys, dy));
-    for (int k = 0; k < K; ++k) want_db[size_t(k)] += b[size_t(k)];
-    CHECK_CLOSE(dw.span(), want.v, sum_tolerance(N + 1));
-    CHECK_CLOSE(db.span(), want_db, sum_tolerance(N + 1));
+    const ConvCase rows{{xs.N, 1, 1, int(xs.row_elems())}, K, Window::square(1)};
+    check_conv(backend, precision, rows, &xs);
 }
 
 }  // namespace convoy
