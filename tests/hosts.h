@@ -29,21 +29,18 @@ class Hosts {
     }
     // Plugs or unplugs the host's cable at the switch.
     bool plug(int host, bool in) {
-        return system(cat("ip netns exec ", set_, "-switch ip link set port", host,
-                          in ? " up" : " down")
-                          .c_str()) == 0;
+        return shell(cat("ip netns exec ", set_, "-switch ip link set port", host,
+                         in ? " up" : " down")) == 0;
     }
     // From now on the host receives nothing; what it sends still arrives.
     bool deafen(int host) {
-        return system(cat("ip netns exec ", set_, "-switch tc qdisc add dev port", host,
-                          " root bfifo limit 1")
-                          .c_str()) == 0;
+        return shell(cat("ip netns exec ", set_, "-switch tc qdisc add dev port", host,
+                         " root bfifo limit 1")) == 0;
     }
     // Adds a cable between two hosts, not through the switch; `name` is the interface on both ends.
     bool cable(int one, int other, const std::string& name) {
-        return system(cat("ip link add ", name, " netns ", set_, "-", one, " type veth peer name ",
-                          name, " netns ", set_, "-", other)
-                          .c_str()) == 0 &&
+        return shell(cat("ip link add ", name, " netns ", set_, "-", one, " type veth peer name ",
+                         name, " netns ", set_, "-", other)) == 0 &&
                run(one, cat("ip link set ", name, " up")) &&
                run(other, cat("ip link set ", name, " up"));
     }
@@ -62,8 +59,8 @@ class Hosts {
 
  private:
     bool script(const std::string& arguments, const std::string& said = "/dev/null") {
-        return system(cat("CONVOY_HOSTS=", set_, " tools/hosts ", arguments, " >", said, " 2>&1")
-                          .c_str()) == 0;
+        return shell(cat("CONVOY_HOSTS=", set_, " tools/hosts ", arguments, " >", said, " 2>&1")) ==
+               0;
     }
     std::string set_;
     bool made_;

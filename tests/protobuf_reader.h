@@ -77,8 +77,8 @@ inline std::string proto_text(std::string_view message, int number) {
 inline bool python_agrees(const std::string& script, const std::string& arguments) {
     const char* python = std::getenv("CONVOY_TEST_PYTHON");
     const std::string folder = std::filesystem::path(__FILE__).parent_path();
-    const int status = std::system(
-        cat(python ? python : "python3", " ", folder, "/", script, " ", arguments).c_str());
+    const int status =
+        shell(cat(python ? python : "python3", " ", folder, "/", script, " ", arguments));
     if (WEXITSTATUS(status) == 77 || WEXITSTATUS(status) == 127) {
         MESSAGE("skipped: Python lacks what tests/" << script << " imports");
         return false;

@@ -151,6 +151,9 @@ struct Quiet {
     }
 };
 
+// Runs a command line; the status as of wait(), 0 if it ends well.
+inline int shell(const std::string& command) { return std::system(command.c_str()); }
+
 // Limits a resource of this process until the end of the scope, or until lift().
 class TightLimit {
  public:

@@ -5,6 +5,7 @@
 
 #include "data/generated.h"
 #include "src/bench/bench.h"
+#include "tests/data_files.h"
 #include "tests/jobs.h"
 
 using namespace convoy;
@@ -13,11 +14,10 @@ TEST_CASE("check names every bad file with its cause, counts by class, and finds
     TempDir dir;
     const GeneratedSource pictures(GeneratedSource::all_classes(), 1, 0, 9);
     const auto put = [&](const std::string& name, size_t picture, size_t cut = 0) {
-        std::filesystem::create_directories(std::filesystem::path(dir / name).parent_path());
-        std::vector<uint8_t> bytes;
+        Bytes bytes;
         pictures.read(picture, bytes);
-        std::ofstream(dir / name, std::ios::binary)
-            .write(reinterpret_cast<const char*>(bytes.data()), long(bytes.size() - cut));
+        bytes.resize(bytes.size() - cut);
+        ::put(dir / name, bytes);
     };
     put("train/a/1.jpg", 0), put("train/a/2.jpg", 1), put("train/a/3.jpg", 1);
     put("train/b/1.jpg", 2), put("train/b/2.jpg", 3, 1000), put("train/b/3.jpg", 0);

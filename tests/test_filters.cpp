@@ -8,6 +8,7 @@
 #include "src/checkpoint/safetensors.h"
 #include "src/job/job_setup.h"
 #include "tests/jobs.h"
+#include "tests/pictures.h"
 
 using namespace convoy;
 
@@ -18,19 +19,15 @@ struct Images {
     Images() {
         Config config;
         config.generated = "48", config.augment = Augment::resize;
-        Log log(std::tmpfile());
+        Log log(nullptr);
         source = open_data(data_options(config), log).train;
     }
     std::vector<float> row(size_t i) const {
         std::vector<uint8_t> bytes;
         source->read(i, bytes);
-        Decoder decoder;
-        decoder.open(bytes, "");
-        Image image;
-        decoder.read(image);
         std::vector<float> row(how.size.elems());
         RowBuffers buffers;
-        input_row(image, how.for_validation(), 0, 0, buffers, row.data());
+        input_row(decoded(bytes), how.for_validation(), 0, 0, buffers, row.data());
         return row;
     }
     SourcePtr source;

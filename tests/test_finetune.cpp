@@ -106,10 +106,8 @@ TEST_CASE(
     CHECK(
         contains(output_of({"finetune", folder / "photos/train/red/0.png", "--generated", "48"}, 1),
                  "0.png"));
-    CHECK(
-        std::system(cat(trainer_path(), " finetune ", weights, " --generated 24 --batch 8 --size ",
-                        "32 --epochs 1 --out ", folder / "lost", " >/dev/full 2>&1")
-                        .c_str()) == 0);
+    CHECK(shell(cat(trainer_path(), " finetune ", weights, " --generated 24 --batch 8 --size ",
+                    "32 --epochs 1 --out ", folder / "lost", " >/dev/full 2>&1")) == 0);
 }
 
 TEST_CASE(

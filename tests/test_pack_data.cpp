@@ -5,10 +5,10 @@
 #include <opencv2/imgcodecs.hpp>
 #include <set>
 
-#include "data/decode.h"
 #include "data/generated.h"
 #include "tests/data_files.h"
 #include "tests/jobs.h"
+#include "tests/pictures.h"
 
 using namespace convoy;
 using nlohmann::json;
@@ -86,9 +86,8 @@ TEST_CASE(
             const std::string path = cat(kept, "/", shard["name"].get<std::string>());
             CHECK(shard["bytes"] == fs::file_size(path));
             // The system's own tool agrees.
-            CHECK(std::system(cat("echo ", shard["sha256"].get<std::string>(), " ' ", path,
-                                  "' | sha256sum -c --status")
-                                  .c_str()) == 0);
+            CHECK(shell(cat("echo ", shard["sha256"].get<std::string>(), " ' ", path,
+                            "' | sha256sum -c --status")) == 0);
         }
     }
 }
@@ -138,9 +137,7 @@ TEST_CASE(
     for (size_t i = 0; i < after.size(); ++i) {
         if (after[i] == before[i]) continue;
         ++changed;
-        Decoder decoder;
-        Image image;
-        decoder.open(after[i].second, "small"), decoder.read(image);
+        const Image image = decoded(after[i].second);
         CHECK((image.W == 150 && image.H == 30));
         CHECK(std::abs(image.pixels[0] - 90) <= 2);  // red; JPEG rounds
         CHECK(std::abs(image.pixels[2] - 10) <= 2);

@@ -257,14 +257,14 @@ TEST_CASE("page: metrics follow Prometheus's rules, and those of a lost rank van
     CHECK(!contains(state.metrics(), "rank=\"1\""));
     TempDir folder;
     std::ofstream(folder / "metrics") << text;
-    if (std::system("command -v promtool >/dev/null") != 0)
+    if (shell("command -v promtool >/dev/null") != 0)
         MESSAGE("promtool (package prometheus) is not there: not asked");
     else
         for (const std::string& what :
              {cat("metrics <", folder / "metrics"),
               std::string(
                   "config tools/deploy/monitoring/prometheus.yml >/dev/null")})  // and rules
-            CHECK(std::system(cat("promtool check ", what).c_str()) == 0);
+            CHECK(shell(cat("promtool check ", what)) == 0);
 }
 
 TEST_CASE("page server: GET and HEAD of its own paths, at its own name, and nothing else") {

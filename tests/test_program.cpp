@@ -52,9 +52,8 @@ TEST_CASE("program: huge images are read one at a time; one that memory has no r
         std::filesystem::resize_file(folder / ("data/a/" + name), 500 << 20);
     }
     const auto run = [&](int megabytes, const std::string& words) {
-        CHECK(std::system(cat("ulimit -v ", megabytes, "000; exec ", trainer_path(), " ", words,
-                              " --data ", folder / "data", " >", folder / "out", " 2>&1")
-                              .c_str()) >= 0);
+        CHECK(shell(cat("ulimit -v ", megabytes, "000; exec ", trainer_path(), " ", words,
+                        " --data ", folder / "data", " >", folder / "out", " 2>&1")) >= 0);
         return read_file(folder / "out");
     };
     const std::string train = cat("train --size 16 --batch 4 --epochs 1 --threads 1 ",
@@ -73,9 +72,8 @@ TEST_CASE("program: huge images are read one at a time; one that memory has no r
 TEST_CASE("program: a closed standard output does not write into the run's files") {
     TempDir folder;
     const std::string run = folder / "run";
-    CHECK(std::system(cat(trainer_path(), " --generated 24 --size 16 --batch 8 --epochs 1 --out ",
-                          run, " <&- >&- 2>&-")
-                          .c_str()) == 0);
+    CHECK(shell(cat(trainer_path(), " --generated 24 --size 16 --batch 8 --epochs 1 --out ", run,
+                    " <&- >&- 2>&-")) == 0);
     CHECK(read_log(run).size() > 2);  // each line is JSON
 }
 

@@ -5,12 +5,12 @@
 
 #include "data/check_data.h"
 #include "data/crc32c.h"
-#include "data/decode.h"
 #include "data/index.h"
 #include "data/places.h"
 #include "data_files.h"
 #include "golden.h"
 #include "golden_shards.h"
+#include "pictures.h"
 #include "support.h"
 
 using namespace convoy;
@@ -64,13 +64,7 @@ Found scan(const Bytes& bytes) {
 }
 
 // The number of a golden picture: its colour says it.
-int picture_of(const Bytes& png) {
-    Decoder decoder;
-    Image image;
-    decoder.open(png, "golden");
-    decoder.read(image);
-    return image.pixels[0] / 20;
-}
+int picture_of(const Bytes& png) { return decoded(png).pixels[0] / 20; }
 std::vector<int> pictures_of(const Found& found) {
     std::vector<int> numbers;
     for (const Bytes& image : found.images) numbers.push_back(picture_of(image));
@@ -226,9 +220,7 @@ TEST_CASE("CIFAR and IDX: labels, and pixels that the decoder reads as they are"
         CHECK(found.labels == labels);
         Bytes ppm;
         raw_to_pnm({32, 32, 3}, found.images[1], ppm);
-        Decoder decoder;
-        Image image;
-        decoder.open(ppm, "cifar"), decoder.read(image);
+        const Image image = decoded(ppm);
         REQUIRE((image.H == 32 && image.W == 32));
         for (int h = 0; h < 32; ++h)
             for (int w = 0; w < 32; ++w)

@@ -48,7 +48,7 @@ std::string tool() { return (fs::path(trainer_path()).parent_path() / "spectrogr
 
 Told run_tool(const TempDir& folder, const std::string& words) {
     const std::string told = folder / "told";
-    const int status = std::system(cat(tool(), " ", words, " >", told, " 2>&1").c_str());
+    const int status = shell(cat(tool(), " ", words, " >", told, " 2>&1"));
     return {WEXITSTATUS(status), read_file(told)};
 }
 
