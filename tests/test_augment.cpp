@@ -253,6 +253,7 @@ TEST_CASE(
         for (uint64_t sample = 0; sample < 40; ++sample) {
             const auto random = [&](Purpose p) { return Random(how.seed, 1, sample, p); };
             const bool flip = flips(changes.flip, how.seed, 1, sample);
+            CHECK(input_crop(40, 30, how, 1, sample) == Crop{0, 0, 40, 30});
             const std::vector<float> pixels = resized(image, 15, 15, {0, 0, 15, 15}, flip);
             Image want{15, 15, {pixels.begin(), pixels.end()}}, spare;
             if (changes.translate > 0) {
@@ -279,25 +280,4 @@ TEST_CASE(
         CHECK(plain < (changes.to_bytes() ? 20 : 41));
         CHECK((erased > 0) == (changes.erase > 0));
     }
-}
-
-TEST_CASE("training rows: a flipped one is the other one's mirror image, pixel by pixel") {
-    Preprocess how;
-    how.size = 12;
-    how.augment = Augment::resize;
-    const Image image = picture(40, 30);
-    RowBuffers buffers;
-    std::vector<float> straight, turned;
-    for (uint64_t sample = 0; straight.empty() || turned.empty(); ++sample) {
-        REQUIRE(sample < 100);
-        CHECK(input_crop(40, 30, how, 0, sample) == Crop{0, 0, 40, 30});
-        std::vector<float> row(12 * 12 * 3);
-        input_row(image, how, 0, sample, buffers, row.data());
-        (flips(Flip::random, how.seed, 0, sample) ? turned : straight) = row;
-    }
-    CHECK(straight != turned);
-    CHECK(mirrored(straight, 12, 12) == turned);
-    const std::vector<float> pixels = resized(image, 12, 12, {0, 0, 12, 12}, false);
-    for (size_t i = 0; i < pixels.size(); ++i)
-        CHECK(std::abs(straight[i] - (pixels[i] / 255 - how.mean[i % 3]) / how.std[i % 3]) < 1e-5);
 }
