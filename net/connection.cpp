@@ -121,7 +121,7 @@ asio::awaitable<void> repeat(Socket& socket, size_t bytes, Call call) {
                 socket.tls->wants_write() ? tcp::socket::wait_write : tcp::socket::wait_read,
                 asio::use_awaitable);
         else
-            throw std::system_error(errno, std::system_category());
+            throw std::system_error(errno, asio::error::get_system_category());
     }
 }
 

@@ -108,6 +108,7 @@ class ServerSync final : public Sync {
     Meeting meeting(int64_t) const override { return Meeting::kLater; }
     void meet(Counters& counters) override {
         const auto begin = Clock::now();
+        const double before = waited_;  // take_answers() adds to it too
         communicator_.allreduce_sum(counters).get();
         take_answers();
         ParameterServer::Totals own = {};
@@ -135,7 +136,7 @@ class ServerSync final : public Sync {
             std::ranges::copy(state[i], optimizer_.state()[i]);
         optimizer_.steps_done = all_.updates;
         keep_weights();
-        waited_ += seconds_since(begin);
+        waited_ = before + seconds_since(begin);
     }
 
     // Restores weights and optimizer state of the last meeting, or else of the first begin().
