@@ -71,14 +71,11 @@ class ThreadPool {
     Call call_ = nullptr;
     void* fn_ = nullptr;
     int n_ = 0;
-    std::atomic<bool> stop_{false};
+    bool stop_ = false;
     std::exception_ptr error_;  // the first error of the job
     std::atomic<bool> failed_{false};
-    std::atomic<uint32_t> started_{0};  // jobs started
-    // Workers in the current job; the caller waits for them. kClosed: all its tasks are taken, and
-    // a worker that wakes up late does not enter it.
-    std::atomic<uint32_t> inside_{kClosed};
-    static constexpr uint32_t kClosed = 1u << 31;
+    std::atomic<uint32_t> started_{0};   // jobs started
+    std::atomic<uint32_t> finished_{0};  // workers done with the current job
 };
 
 }  // namespace convoy
