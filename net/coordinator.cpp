@@ -11,14 +11,15 @@ namespace convoy {
 using std::chrono::milliseconds;
 
 static constexpr char kLeftBehind[] =
-    "the job continued without this rank: for too long the other ranks did not hear of it, or it "
-    "did "
-    "not reach them; to add it again, restart it with --join";
+    "the job continued without this rank, which the other ranks did not hear of or which did not "
+    "reach them for too long; to add it again, restart it with --join";
 
 std::string offer_message(const wire::Welcome& job, const std::string& what) {
     if (!job.rules.elastic)
-        return wire::encode(wire::Refuse{
-            false, "no rank can join this job: its rank 0 says --elastic off or --shards mine"});
+        return wire::encode(wire::Refuse{false,
+                                         "no rank can join this job: its rank 0 says --elastic "
+                                         "off, --shards mine, --sync pipeline "
+                                         "or --schedule range"});
     return wire::encode(
         wire::Offer{job.job, job.server, job.rules, job.peers, what, job.generation});
 }

@@ -1,5 +1,5 @@
-// limits.h — every wait and every limit of this folder. Tests lower the values that are not
-// constexpr.
+// limits.h — waits and limits of this folder, except those of the kernel (connection.cpp). Tests
+// lower the values that are not constexpr.
 #pragma once
 
 #include <chrono>
