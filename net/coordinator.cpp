@@ -11,8 +11,8 @@ namespace convoy {
 using std::chrono::milliseconds;
 
 static constexpr char kLeftBehind[] =
-    "the job continued without this rank, which the other ranks did not hear of or which did not "
-    "reach them for too long; to add it again, restart it with --join";
+    "the job continued without this rank, which did not reach the others for too long; to add it "
+    "again, restart it with --join";
 
 std::string offer_message(const wire::Welcome& job, const std::string& what) {
     if (!job.rules.elastic)

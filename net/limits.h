@@ -27,8 +27,8 @@ constexpr milliseconds kFirstPause{50}, kLongestPause{2'000};
 constexpr milliseconds kRejoinPause{20};
 // A rank that finds no coordinator for the next ring in this time fails.
 constexpr milliseconds kNobody{15'000};
-// A rank that answers, seeks a coordinator, and does not find this one in this time counts as
-// silent: the network loses what it sends here.
+// A rank that answers and seeks a coordinator, but does not connect to this one in this time, and
+// kAskPatience more per rank, counts as silent: a firewall may drop its connections.
 constexpr milliseconds kStray{30'000};
 // A rank has this time from WELCOME to an open ring, then again for each other kind of edges.
 constexpr milliseconds kAllEdges{30'000};

@@ -7,6 +7,8 @@
 
 namespace convoy {
 
+static constexpr char kNotConnected[] = "it answers and has not connected";
+
 wire::RingId ring_id(const wire::Welcome& ring) {
     wire::RingId id{ring.id, ring.generation};
     for (const wire::Member& peer : ring.peers) id.members.push_back(peer.process);
@@ -54,6 +56,7 @@ void Regroup::again(const wire::Welcome& ring, std::string why, Clock::time_poin
     add(ring, now);
     for (Rank& r : ranks_) {
         if (r.is_back()) r.heard = now;
+        r.seeks.reset();
         if (r.state == State::back) r.state = State::waited_for;
     }
     newcomers_.clear();
@@ -68,7 +71,7 @@ void Regroup::cut(int rank, const std::string& why) {
 
 void Regroup::back(int rank, const wire::Join& join) {
     Rank& r = ranks_[size_t(rank)];
-    r.state = State::back, r.seeks.reset();
+    r.state = State::back, r.seeks.reset(), r.is_stray = false;
     r.open = join.open, r.open_generation = join.open_generation;
     for (const wire::RingId& ring : join.maybe_open) note_ring(ring);
     planned_ |= join.why.empty() && join.step >= 0;
@@ -77,12 +80,11 @@ void Regroup::back(int rank, const wire::Join& join) {
 
 void Regroup::lives(int rank, bool seeks, Clock::time_point now) {
     Rank& r = ranks_[size_t(rank)];
-    if (!seeks)
-        r.seeks.reset();
-    else if (!r.seeks)
-        r.seeks = now;
-    if (!r.seeks || now - *r.seeks < kStray) return heard(rank, now);
-    r.why = "no sign of it but answers: its connections to the coordinator do not arrive";
+    if (!seeks || now - r.answered >= kSilence) r.seeks.reset();
+    if (seeks && !r.seeks) r.seeks = now;
+    r.answered = now;
+    r.is_stray = r.seeks && now - *r.seeks >= kStray + ranks_.size() * kAskPatience;
+    if (!r.is_stray) heard(rank, now);
 }
 
 void Regroup::gone(int rank, const std::string& why, Clock::time_point now, bool certain) {
@@ -168,8 +170,8 @@ std::string Regroup::news() const {
                     r.state == State::left ? " left" : " lost: ", r.why,
                     r.state == State::gone || r.state == State::left || r.why.starts_with("no sign")
                         ? ""
-                    : r.why.empty() ? "no sign of life for 3 s"
-                                    : ", no sign of life for 3 s");
+                        : cat(r.why.empty() ? "" : ", ",
+                              r.is_stray ? kNotConnected : "no sign of life for 3 s"));
     for (const std::string& name : newcomers_)
         lost += cat(lost.empty() ? "" : "; ", name, " joined");
     if (lost.empty()) lost = why_;
@@ -184,7 +186,7 @@ std::string Regroup::waiting_text() const {
     std::vector<std::string> names;
     for (const Rank& r : ranks_)
         if (r.state == State::waited_for)
-            names.push_back(cat(r.name, r.seeks ? " (it answers, but has not connected)" : ""));
+            names.push_back(r.seeks && !r.silent ? cat(r.name, ", but ", kNotConnected) : r.name);
     return cat("waiting for ", names.empty() ? "the ranks that are back" : join_text(names));
 }
 

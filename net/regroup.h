@@ -2,7 +2,7 @@
 // sockets, no clock.
 //
 //              JOIN                         the state of a rank until the verdict:
-//   waited for ──────────────────► back     waited for   it may still compute
+//   waited for ──────────────────► back     waited for   it may still compute or seek
 //     │   ▲                                 silent       no sign of life for kSilence
 //     │   └── sign of life ── silent ◄──┐   back         it has left the broken ring
 //     │        3 s without one ─────────┘   gone         its process is dead for certain: each of
@@ -53,7 +53,8 @@ class Regroup {
     void heard(int rank, Clock::time_point now) {
         ranks_[size_t(rank)].heard = now, ranks_[size_t(rank)].patience = kSilence;
     }
-    // It answers a probe. seeks: it is in no ring, so it has kStray to come to this coordinator.
+    // It answers a probe. seeks: it is in no ring. If it does not connect to this coordinator
+    // in kStray, and kAskPatience more per rank, it counts as silent.
     void lives(int rank, bool seeks, Clock::time_point now);
     // The rank was lost: it is waited for only if it gives a sign of life.
     void expect_none(int rank) { ranks_[size_t(rank)].patience = {}; }
@@ -91,7 +92,9 @@ class Regroup {
         State state = State::waited_for;
         Clock::time_point heard;
         Clock::duration patience = kSilence;
-        std::optional<Clock::time_point> seeks = {};  // since when
+        Clock::time_point answered = {};              // the last probe
+        std::optional<Clock::time_point> seeks = {};  // a coordinator, since when
+        bool is_stray = false;                        // for too long
         bool silent = false;                          // at the verdict; if gone: it may still live
         uint64_t open = 0;                            // the last ring that was open to it
         uint32_t open_generation = 0;

@@ -6,7 +6,7 @@
 
 namespace convoy {
 
-// The same formula as picture() in tests/make_goldens.py.
+// The same formula as picture() in tests/goldens.py.
 inline Image picture(int H, int W) {
     Image image{H, W, {}};
     for (int h = 0; h < H; ++h)

@@ -69,7 +69,9 @@ TEST_CASE("bench data measures every stage and prints a table or JSON lines") {
         bench_data(source, how, {.batch = 0, .shares = {}, .threads = 3}, 1 << 30, 0.01, table);
         return out.text();
     };
-    const std::vector<nlohmann::json> rows = json_lines(bench(true));
+    const std::string lines = bench(true);
+    const std::vector<nlohmann::json> rows = json_lines(lines);
+    CHECK(std::ranges::count(lines, '\n') == 10);  // nothing else
     for (const nlohmann::json& row : rows) CHECK(row.at("images_per_second").get<double>() > 0);
     REQUIRE(rows.size() == 10);  // four stages, the loaders with 1, 2 and 3 threads
     CHECK(rows[5].at("threads") == 2);

@@ -25,6 +25,18 @@ static HealthReport ask_until(uint16_t port, const std::string& text) {
     return report;
 }
 
+// What a coordinator hears of a rank that it probes.
+static bool seeks(uint16_t port) {
+    asio::io_context io;
+    event::ProbeResult result{};
+    const auto probe = [&]() -> asio::awaitable<void> {
+        result = co_await probe_process({"", cat("127.0.0.1:", port)}, {}, {});
+    };
+    spawn(io.get_executor(), probe());
+    io.run();
+    return result.seeks;
+}
+
 static uint16_t port_of(const Peer& peer) { return split_address(peer.address, "peer").second; }
 
 TEST_CASE("health: a rank that joins is healthy and says who is missing; so is one that works") {
@@ -40,11 +52,13 @@ TEST_CASE("health: a rank that joins is healthy and says who is missing; so is o
     });
     HealthReport report = ask_until(port.get(), "joining: 1 of 2 joined, missing rank 1");
     CHECK(report.healthy);
+    CHECK(seeks(port.get()));
     CHECK(answers("127.0.0.1", port.get(), std::chrono::seconds(20), ""));
     CHECK(!answers("127.0.0.1", free_port(), std::chrono::seconds(20), ""));
 
     Job job = join(rank_options(1, 0, port), diary.log);
     job.communicator->barrier();
+    CHECK(!seeks(port.get()));
     report = ask(port_of(job.peers[0]));
     CHECK(report.healthy);
     CHECK(report.text.starts_with("rank 0 of 2, step 812, in backward for 0."));

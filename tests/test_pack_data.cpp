@@ -198,4 +198,10 @@ TEST_CASE(
         CHECK(circles.size() == 32);
         CHECK_CLOSE(circles, predicted.front(), 1e-5);
     }
+    const json shard =
+        json_lines(output_of({"eval", "--from", dir / "run-0", "--data",
+                              dir / "tar/train-000000.tar", "--json", "--threads", "1"}))
+            .at(0);
+    CHECK(shard["images"] > 0);
+    CHECK(shard["images"] < 32);
 }

@@ -74,6 +74,27 @@ TEST_CASE(
     CHECK(at(group, 62) == Verdict::wait);
 }
 
+TEST_CASE("regroup: a rank that answers and does not connect has its time again after a silence") {
+    Group group = members(3);
+    group.back(0, 7), group.back(1, 7);
+    const auto answers = [&](Group& by, int seconds) {
+        by.lives(2, /*seeks=*/true, kStart + std::chrono::seconds(seconds));
+        return at(by, seconds);
+    };
+    for (int second = 0; second < 33; ++second) CHECK(answers(group, second) == Verdict::wait);
+    Group returns = group, breaks = group;
+    CHECK(answers(group, 33) == Verdict::wait);
+    CHECK(answers(group, 35) == Verdict::form);
+    CHECK(group.news() ==
+          "rank 2 (h3) lost: it answers and has not connected; 2 ranks, step 8 redone");
+    CHECK(answers(returns, 35) == Verdict::wait);
+    CHECK(answers(returns, 37) == Verdict::wait);
+    breaks.again(ring({1, 2}, 2), "a link broke", kStart + std::chrono::seconds(33));
+    breaks.back(0, 7), breaks.back(1, 7);
+    CHECK(answers(breaks, 34) == Verdict::wait);
+    CHECK(answers(breaks, 36) == Verdict::wait);
+}
+
 TEST_CASE("regroup: a process that was stopped takes no death for certain") {
     Group group = members(3);
     group.doubt(kStart);

@@ -24,16 +24,25 @@ int command_finetune(const CommandLine& given, Log& log, const Stop& stop) {
         if (config.optimizer != OptimizerKind::kSgd)  // as in training from scratch
             config.lr = 0, config.lr = base_learning_rate(config, true);
     }
-    Log unheard(nullptr);  // the run reads the file again, and logs what it leaves out
-    const SafeTensors weights = read_weights(config.init, unheard);
-    if (!given.given.contains("model")) {
-        config.model = recognised_model(weights, config.init, *make_backend("cpu"));
-        log.info(config.init, ": weights of ", config.model);
+    {
+        Log unheard(nullptr);  // the run reads the file again, and logs what it leaves out
+        const SafeTensors weights = read_weights(config.init, unheard);
+        if (!given.given.contains("model")) {
+            config.model = recognised_model(weights, config.init, *make_backend("cpu"));
+            log.info(config.init, ": weights of ", config.model);
+        }
+        // Weights that Convoy trained see images best at the size they know.
+        const auto known = [&](const char* what) {
+            const auto found = weights.metadata.find(what);
+            return found == weights.metadata.end() ? "" : found->second;
+        };
+        const auto size = parse_input_size(known("size"));
+        if (size && !given.given.contains("size") &&
+            known("model_text") == model_text(config.model)) {
+            config.size = *size;
+            log.info(config.init, ": trained at ", input_size_text(*size));
+        }
     }
-    // Weights that Convoy trained see images best at the size they know.
-    if (const auto known = weights.metadata.find("size");
-        known != weights.metadata.end() && !given.given.contains("size"))
-        config.size = parse_input_size(known->second).value_or(config.size);
     // With few epochs at least one of them trains all layers.
     config.freeze_epochs = std::min(config.freeze_epochs, std::max(config.epochs - 1, 0));
     return run_in_job(line, log, stop, train_in_job);
