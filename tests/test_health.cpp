@@ -29,8 +29,11 @@ static HealthReport ask_until(uint16_t port, const std::string& text) {
 static bool seeks(uint16_t port) {
     asio::io_context io;
     event::ProbeResult result{};
+    const wire::Member rank{"", cat("127.0.0.1:", port)};
+    const tcp::endpoint first;
+    const TlsContext tls;
     const auto probe = [&]() -> asio::awaitable<void> {
-        result = co_await probe_process({"", cat("127.0.0.1:", port)}, {}, {});
+        result = co_await probe_process(rank, first, tls);
     };
     spawn(io.get_executor(), probe());
     io.run();
