@@ -111,28 +111,26 @@ int64_t largest_share(int64_t count, std::span<const double> shares) {
     return most;
 }
 
-// Rank 0 gets its proportion of `position`, rounded down. The ranks after it share the rest in the
-// same way. As position grows by 1, the rounded proportion grows by 0 or 1, and so does the rest.
-int64_t dealt(int64_t position, std::span<const int64_t> parts, int rank) {
-    int64_t left = position, all = std::accumulate(parts.begin(), parts.end(), int64_t(0));
-    ENSURE(position <= all, position, " of ", all);
-    for (int r = 0;; ++r) {
-        const int64_t its = all == 0 ? 0 : int64_t(__int128(left) * parts[size_t(r)] / all);
-        if (r == rank) return its;
-        left -= its, all -= parts[size_t(r)];
-    }
-}
-
-int64_t most_dealt(int64_t count, std::span<const int64_t> parts, int rank) {
-    int64_t most = count, all = std::accumulate(parts.begin(), parts.end(), int64_t(0));
+// Rank 0 gets its proportion of `left`, rounded down (or up). The ranks after it share the rest in
+// the same way. As `left` grows by 1, the rounded proportion grows by 0 or 1, and so does the rest.
+static int64_t deal(int64_t left, std::span<const int64_t> parts, int rank, bool up) {
+    int64_t all = std::accumulate(parts.begin(), parts.end(), int64_t(0));
+    ENSURE(up || left <= all, left, " of ", all);
     for (int r = 0;; ++r) {
         const int64_t part = parts[size_t(r)];
         const auto its = [&](int64_t more) {
-            return all == 0 ? 0 : int64_t((__int128(most) * part + more) / all);
+            return all == 0 ? 0 : int64_t((__int128(left) * part + more) / all);
         };
-        if (r == rank) return std::min(its(all - 1), part);
-        most -= its(0), all -= part;
+        if (r == rank) return std::min(its(up ? all - 1 : 0), part);
+        left -= its(0), all -= part;
     }
+}
+
+int64_t dealt(int64_t position, std::span<const int64_t> parts, int rank) {
+    return deal(position, parts, rank, false);
+}
+int64_t most_dealt(int64_t count, std::span<const int64_t> parts, int rank) {
+    return deal(count, parts, rank, true);
 }
 
 std::vector<double> parse_shares(const std::string& text, int world) {
