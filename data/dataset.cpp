@@ -53,8 +53,9 @@ Names choose_classes(const Names& there, const Names& wanted, const std::string&
 class PartSource final : public ChangedSource {
  public:
     // The first part reports what the whole leaves out.
-    PartSource(SourcePtr whole, std::vector<uint32_t> samples, bool is_first)
-        : ChangedSource(std::move(whole)), samples_(std::move(samples)) {
+    PartSource(const SourcePtr& whole, std::vector<uint32_t> samples, bool is_first)
+        : ChangedSource(whole), samples_(std::move(samples)) {
+        fingerprint_ = hash_bytes(as_text(samples_), fingerprint_);
         if (!is_first) damaged_ = 0, left_out_ = {};
         labels_.clear();
         for (const uint32_t i : samples_) labels_.push_back(source_->label(i));
@@ -64,9 +65,6 @@ class PartSource final : public ChangedSource {
     void plan(std::vector<Visit> visits, uint64_t position) const override {
         // The whole does not know the positions of this part.
         source_->plan(visits.empty() ? in_order() : std::move(visits), position);
-    }
-    uint64_t fingerprint() const override {
-        return hash_bytes(as_text(samples_), source_->fingerprint());
     }
     std::vector<std::string> faults() const override {
         return damaged_ > 0 ? source_->faults() : std::vector<std::string>();
@@ -106,14 +104,14 @@ DataSet open_generated(const DataOptions& options) {
     if (options.label_offset != 0)
         fail("--label-offset needs --data: the classes of generated images are names");
     const Names classes =
-        choose_classes(GeneratedSource::all_classes(), options.classes, "the generated set", false);
+        choose_classes(generated_classes(), options.classes, "the generated set", false);
     if (options.val_split < 0 || options.val_split >= 1)
         fail("--val-split ", options.val_split, " is not between 0 and 1");
     const size_t n = size_t(std::max(options.generated, 0));
     const size_t held = options.val_split > 0 ? size_t(float(n) * options.val_split) : n / 6;
     if (held < 1 || n - held < classes.size()) fail(n, " generated images are too few");
-    return {std::make_shared<GeneratedSource>(classes, options.seed, 0, n - held),
-            std::make_shared<GeneratedSource>(classes, options.seed, n - held, held),
+    return {generated_source(classes, options.seed, 0, n - held),
+            generated_source(classes, options.seed, n - held, held),
             cat("generated set: ", classes.size(), " classes (", listed(classes), "), ", n - held,
                 " images for training, ", held, " for validation")};
 }

@@ -11,8 +11,8 @@ namespace {
 
 class DecodedSource final : public ChangedSource {
  public:
-    DecodedSource(SourcePtr source, int channels, Room room)
-        : ChangedSource(std::move(source)),
+    DecodedSource(const SourcePtr& source, int channels, Room room)
+        : ChangedSource(source),
           channels_(channels),
           room_(std::move(room)),
           kept_(new std::atomic<Bytes*>[size()]()) {}
@@ -65,7 +65,7 @@ class DecodedSource final : public ChangedSource {
 }  // namespace
 
 SourcePtr keep_decoded(SourcePtr source, int channels, Room room) {
-    return std::make_shared<DecodedSource>(std::move(source), channels, std::move(room));
+    return std::make_shared<DecodedSource>(source, channels, std::move(room));
 }
 
 int64_t decoded_bytes(const Source& source, int channels) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 #include <opencv2/imgproc.hpp>
 
 #include "src/base/check.h"
@@ -91,6 +92,43 @@ void draw_clutter(cv::Mat canvas, Random& random, uint64_t most) {
     }
 }
 
+class GeneratedSource final : public Source {
+ public:
+    GeneratedSource(std::vector<std::string> classes, uint64_t seed, uint64_t first, size_t count)
+        : seed_(seed), first_(first), samples_(count) {
+        classes_ = std::move(classes);
+        std::string text = cat("generated 2 ", seed, " ", first, " ", count);
+        for (const std::string& name : classes_) {
+            const auto kind = std::ranges::find(generated_classes(), name);
+            ENSURE(kind != generated_classes().end(), "no generated class ", name);
+            kinds_.push_back(int(kind - generated_classes().begin()));
+            text += " " + name;
+        }
+        for (size_t i = 0; i < count; ++i) labels_.push_back(int32_t(i % classes_.size()));
+        fingerprint_ = hash_bytes(text);
+    }
+    std::string name(size_t i) const override {
+        return cat("generated/", classes_[size_t(labels_[i])], "/", first_ + i);
+    }
+    void read(size_t i, std::vector<uint8_t>& bytes) const override {
+        Lazy& sample = samples_[i];
+        std::call_once(sample.drawn, [&] {
+            const Image image = draw_shape(kinds_[size_t(labels_[i])], seed_, first_ + i);
+            sample.file = encoded(image, ".jpg");
+        });
+        bytes = sample.file;
+    }
+
+ private:
+    struct Lazy {
+        std::once_flag drawn;
+        std::vector<uint8_t> file;
+    };
+    const uint64_t seed_, first_;
+    std::vector<int> kinds_;             // of each class
+    mutable std::vector<Lazy> samples_;  // a cache: read() gives the same bytes every time
+};
+
 }  // namespace
 
 Image draw_shape(int kind, uint64_t seed, uint64_t index) {
@@ -119,39 +157,14 @@ Image draw_shape(int kind, uint64_t seed, uint64_t index) {
     return image;
 }
 
-const std::vector<std::string>& GeneratedSource::all_classes() {
+const std::vector<std::string>& generated_classes() {
     static const std::vector<std::string> names = {"circle", "square", "triangle"};
     return names;
 }
 
-GeneratedSource::GeneratedSource(std::vector<std::string> classes, uint64_t seed, uint64_t first,
-                                 size_t count)
-    : seed_(seed), first_(first), samples_(count) {
-    classes_ = std::move(classes);
-    const std::vector<std::string>& names = all_classes();
-    for (const std::string& name : classes_) {
-        kinds_.push_back(int(std::ranges::find(names, name) - names.begin()));
-        ENSURE(kinds_.back() < int(names.size()), "no generated class ", name);
-    }
-    for (size_t i = 0; i < count; ++i) labels_.push_back(int32_t(i % classes_.size()));
-}
-
-std::string GeneratedSource::name(size_t i) const {
-    return cat("generated/", classes_[size_t(labels_[i])], "/", first_ + i);
-}
-
-void GeneratedSource::read(size_t i, std::vector<uint8_t>& bytes) const {
-    Lazy& sample = samples_[i];
-    std::call_once(sample.drawn, [&] {
-        sample.file = encoded(draw_shape(kinds_[size_t(labels_[i])], seed_, first_ + i), ".jpg");
-    });
-    bytes = sample.file;
-}
-
-uint64_t GeneratedSource::fingerprint() const {
-    std::string text = cat("generated 2 ", seed_, " ", first_, " ", size());
-    for (const std::string& name : classes_) text += " " + name;
-    return hash_bytes(text);
+SourcePtr generated_source(std::vector<std::string> classes, uint64_t seed, uint64_t first,
+                           size_t count) {
+    return std::make_shared<GeneratedSource>(std::move(classes), seed, first, count);
 }
 
 }  // namespace convoy

@@ -129,10 +129,9 @@ class FileSource final : public Source {
  public:
     FileSource(const std::string& root, const Names& classes, std::vector<ImageFile> files,
                LeftOut left_out)
-        : root_(root), files_(std::move(files)), fingerprint_(hash_bytes("files")) {
-        classes_ = classes, left_out_ = std::move(left_out);
-        for (const std::string& name : classes_)
-            fingerprint_ = hash_bytes(name + '\n', fingerprint_);
+        : root_(root), files_(std::move(files)) {
+        set_classes(classes, "files");
+        left_out_ = std::move(left_out);
         for (const auto& [path, label, bytes] : files_) {
             labels_.push_back(label);
             fingerprint_ = hash_bytes(cat(path, '\n', label, ' ', bytes, '\n'), fingerprint_);
@@ -157,14 +156,12 @@ class FileSource final : public Source {
         if (fs::exists(fs::path(title(i)).parent_path(), none)) throw;
         throw Unreachable(cat(error.what(), ", and its folder is gone"));
     }
-    uint64_t fingerprint() const override { return fingerprint_; }
     uint64_t bytes(size_t i) const override { return files_[i].bytes; }
     uint64_t key(size_t i) const override { return hash_bytes(files_[i].path); }
 
  private:
     const std::string root_;
     const std::vector<ImageFile> files_;
-    uint64_t fingerprint_;
 };
 
 constexpr size_t kMaxNames = 1'000'000;  // of a pattern

@@ -51,10 +51,8 @@ class ShardSource final : public Source {
  public:
     ShardSource(std::vector<Shard> shards, std::vector<std::string> classes,
                 const std::vector<std::vector<int32_t>>& class_of)
-        : shards_(std::move(shards)), fingerprint_(hash_bytes("shards")) {
-        classes_ = std::move(classes);
-        for (const std::string& name : classes_)
-            fingerprint_ = hash_bytes(name + '\n', fingerprint_);
+        : shards_(std::move(shards)) {
+        set_classes(std::move(classes), "shards");
         size_t all = 0;
         for (const Shard& shard : shards_) all += shard.index.size();
         labels_.reserve(all);
@@ -111,7 +109,6 @@ class ShardSource final : public Source {
         std::lock_guard lock(mutex_);
         finish_until(position);
     }
-    uint64_t fingerprint() const override { return fingerprint_; }
     uint64_t bytes(size_t i) const override {
         const auto [shard, sample] = place(i);
         return shards_[shard].index.lengths[sample];
@@ -140,8 +137,7 @@ class ShardSource final : public Source {
             shards_[visits_[passed_].shard].storage->finish();
     }
 
-    std::vector<Shard> shards_;  // their label_of is empty: labels_ has it
-    uint64_t fingerprint_;
+    std::vector<Shard> shards_;          // their label_of is empty: labels_ has it
     mutable std::mutex mutex_;           // guards what follows
     mutable std::vector<Visit> visits_;  // of the epoch
     mutable size_t passed_ = 0;          // visits that are over

@@ -5,10 +5,12 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/order.h"
 #include "src/base/log.h"
+#include "src/base/random.h"
 
 namespace convoy {
 
@@ -46,7 +48,7 @@ class Source {
     virtual void pass(uint64_t /*position*/) const {}
     // A hash of classes, names, sizes and order: equal on ranks that see the same data, even if it
     // is in other folders.
-    virtual uint64_t fingerprint() const = 0;
+    uint64_t fingerprint() const { return fingerprint_; }
     // Size of the encoded bytes of sample i.
     virtual uint64_t bytes(size_t i) const {
         std::vector<uint8_t> all;
@@ -74,8 +76,15 @@ class Source {
         return visits;
     }
 
+    void set_classes(std::vector<std::string> classes, std::string_view kind) {
+        classes_ = std::move(classes), fingerprint_ = hash_bytes(kind);
+        for (const std::string& name : classes_)
+            fingerprint_ = hash_bytes(name + '\n', fingerprint_);
+    }
+
     std::vector<std::string> classes_;
     std::vector<int32_t> labels_;
+    uint64_t fingerprint_ = 0;
     std::vector<uint64_t> shard_begins_;  // the first sample of each; empty: loose files
     uint64_t damaged_ = 0;
     LeftOut left_out_;
@@ -86,11 +95,7 @@ using SourcePtr = std::shared_ptr<const Source>;
 // A source that wraps another source. All calls that are not overridden go to the other source.
 class ChangedSource : public Source {
  public:
-    explicit ChangedSource(SourcePtr source) : source_(std::move(source)) {
-        classes_ = source_->classes(), shard_begins_ = source_->shard_begins();
-        for (size_t i = 0; i < source_->size(); ++i) labels_.push_back(source_->label(i));
-        damaged_ = source_->damaged(), left_out_ = source_->left_out();
-    }
+    explicit ChangedSource(const SourcePtr& source) : Source(*source), source_(source) {}
     std::string name(size_t i) const override { return source_->name(at(i)); }
     std::string title(size_t i) const override { return source_->title(at(i)); }
     void read(size_t i, std::vector<uint8_t>& bytes) const override { source_->read(at(i), bytes); }
@@ -98,7 +103,6 @@ class ChangedSource : public Source {
         source_->plan(std::move(visits), position);
     }
     void pass(uint64_t position) const override { source_->pass(position); }
-    uint64_t fingerprint() const override { return source_->fingerprint(); }
     uint64_t bytes(size_t i) const override { return source_->bytes(at(i)); }
     uint64_t key(size_t i) const override { return source_->key(at(i)); }
     std::vector<std::string> faults() const override { return source_->faults(); }

@@ -67,25 +67,25 @@ TEST_CASE("a bare trainer's data: 2,500 pictures to train on, 500 to validate, n
 }
 
 TEST_CASE("a generated sample is a JPEG, the same at every read, from many threads at once") {
-    const GeneratedSource source(GeneratedSource::all_classes(), 7, 100, 12);
-    const GeneratedSource again(GeneratedSource::all_classes(), 7, 100, 12);
+    const SourcePtr source = generated_source(generated_classes(), 7, 100, 12);
+    const SourcePtr again = generated_source(generated_classes(), 7, 100, 12);
     std::vector<std::vector<uint8_t>> got(12), want(12);
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; ++t)
         threads.emplace_back([&, t] {
             std::vector<uint8_t> bytes;
             for (size_t i = 0; i < 12; ++i) {
-                source.read(i, bytes);
+                source->read(i, bytes);
                 if (int(i) % 4 == t) got[i] = bytes;
             }
         });
     for (std::thread& thread : threads) thread.join();
     for (size_t i = 0; i < 12; ++i) {
-        again.read(i, want[i]);
+        again->read(i, want[i]);
         CHECK(got[i] == want[i]);
         const Image image = decoded(want[i]);
         CHECK((image.H == 96 && image.W == 96));
-        CHECK(source.label(i) == int32_t(i % 3));
+        CHECK(source->label(i) == int32_t(i % 3));
         // Near to what was drawn: JPEG at quality 90 changes little.
         const Image drawn = draw_shape(int(i % 3), 7, 100 + i);
         double error = 0;

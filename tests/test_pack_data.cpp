@@ -18,12 +18,12 @@ namespace {
 
 // n pictures a class, in class folders, and a list that names them in the folders' order.
 void write_set(const std::string& folder, size_t n) {
-    const GeneratedSource pictures({"square", "circle"}, 3, 0, 2 * n);
+    const SourcePtr pictures = generated_source({"square", "circle"}, 3, 0, 2 * n);
     for (const char* name : {"circle", "square"}) {
         for (size_t i = 0; i < 2 * n; ++i) {
-            if (pictures.classes()[size_t(pictures.label(i))] != name) continue;
+            if (pictures->classes()[size_t(pictures->label(i))] != name) continue;
             std::vector<uint8_t> bytes;
-            pictures.read(i, bytes);
+            pictures->read(i, bytes);
             const std::string file = fmt::format("{}/{:03}.jpg", name, i);
             put(folder + "/" + file, bytes);
             std::ofstream(folder + "/all.txt", std::ios::app) << file << '\t' << name << '\n';

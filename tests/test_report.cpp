@@ -21,7 +21,6 @@ namespace {
 struct NoImages : Source {
     std::string name(size_t i) const override { return cat("<b>\xff ", i); }
     void read(size_t i, std::vector<uint8_t>&) const override { fail(name(i), ": gone"); }
-    uint64_t fingerprint() const override { return 0; }
 };
 
 // Images of classes `labels`, of which a model of three classes gave its guesses `logits`.
