@@ -84,7 +84,7 @@ void write_shard(const ShardTask& task, const PackOptions& options, ProgressBar&
                  Losses& losses) {
     const Part& part = *task.part;
     const std::string temporary = task.path + ".part";
-    const auto writer = make_shard_writer(options.format, temporary);
+    ShardWriter writer(options.format, temporary);
     std::unique_ptr<ImageBuffers> buffers;
     for (uint64_t i = part.begins[task.number]; i < part.begins[task.number + 1]; ++i) {
         const uint64_t sample = part.sample(i);
@@ -100,12 +100,12 @@ void write_shard(const ShardTask& task, const PackOptions& options, ProgressBar&
             losses.reasons.insert(fault);
         } else {
             const std::vector<uint8_t>& bytes = buffers->bytes;
-            writer->add(fmt::format("{:09}", i), image_extension(bytes), bytes, label,
-                        part.source->classes()[size_t(label)]);
+            writer.add(fmt::format("{:09}", i), image_extension(bytes), bytes, label,
+                       part.source->classes()[size_t(label)]);
         }
         progress.add(1);
     }
-    writer->close();
+    writer.close();
     fs::rename(temporary, task.path);
 }
 
