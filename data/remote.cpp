@@ -125,11 +125,10 @@ class RemoteFetcher {
     }
 
     uint64_t room() const { return options_.cache_bytes; }
+    // `object` was looked at.
     void read(const ObjectPtr& object, uint64_t offset, std::span<uint8_t> bytes) {
-        const uint64_t size = look(*object).size;
+        const uint64_t size = object->info.size;
         const std::string& name = object->where.name;
-        if (offset > size || bytes.size() > size - offset)
-            fail(name, ": ends at byte ", size, ", before ", offset, " + ", bytes.size());
         if (size > options_.cache_bytes)
             fail(name, ": ", size,
                  " bytes are more than --cache may hold: give a larger SIZE by --cache DIR:SIZE");
@@ -330,14 +329,15 @@ class RemoteFile final : public Storage {
         const std::string& version = fetcher_->look(*object_).version;
         return version.empty() ? 0 : hash_bytes(version);
     }
-    void read(uint64_t offset, std::span<uint8_t> bytes) const override {
-        fetcher_->read(object_, offset, bytes);
-    }
     void prepare() const override { fetcher_->prepare(object_); }
     void finish() const override { fetcher_->finish(object_); }
     uint64_t room() const override { return fetcher_->room(); }
 
  private:
+    void fill(uint64_t offset, std::span<uint8_t> bytes) const override {
+        fetcher_->read(object_, offset, bytes);
+    }
+
     const std::shared_ptr<RemoteFetcher> fetcher_;
     const ObjectPtr object_;
 };

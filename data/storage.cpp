@@ -62,17 +62,14 @@ class LocalFile final : public Storage {
     uint64_t size() const override { return size_; }
     uint64_t stamp() const override { return stamp_; }
 
-    void read(uint64_t offset, std::span<uint8_t> bytes) const override {
-        if (offset > size_ || bytes.size() > size_ - offset)
-            fail(name(), ": ends at byte ", size_, ", before ", offset, " + ", bytes.size());
+ private:
+    void fill(uint64_t offset, std::span<uint8_t> bytes) const override {
         const int file = keeps_open_ ? file_ : open();
         const int error = read_from(file, offset, bytes);
         if (!keeps_open_) ::close(file);
         if (error < 0) fail(name(), ": it became shorter while it was read");
         if (error > 0) fail_by(error, cat("cannot be read at byte ", offset));
     }
-
- private:
     int open() const {
         const int file =
             tried([&] { return ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
@@ -96,13 +93,12 @@ class Memory final : public Storage {
     Memory(std::string name, std::vector<uint8_t> bytes)
         : Storage(std::move(name)), bytes_(std::move(bytes)) {}
     uint64_t size() const override { return bytes_.size(); }
-    void read(uint64_t offset, std::span<uint8_t> bytes) const override {
-        if (offset > size() || bytes.size() > size() - offset)
-            fail(name(), ": ends at byte ", size(), ", before ", offset, " + ", bytes.size());
+
+ private:
+    void fill(uint64_t offset, std::span<uint8_t> bytes) const override {
         std::copy_n(bytes_.begin() + ptrdiff_t(offset), bytes.size(), bytes.begin());
     }
 
- private:
     const std::vector<uint8_t> bytes_;
 };
 

@@ -35,7 +35,11 @@ class Storage {
     // Fills `bytes` from `offset` on, and blocks until they are here. Throws Error with the storage
     // and the offset if the bytes cannot be read, or if the storage ends too early. Many threads
     // may call it at once.
-    virtual void read(uint64_t offset, std::span<uint8_t> bytes) const = 0;
+    void read(uint64_t offset, std::span<uint8_t> bytes) const {
+        if (const uint64_t all = size(); offset > all || bytes.size() > all - offset)
+            fail(name_, ": ends at byte ", all, ", before ", offset, " + ", bytes.size());
+        fill(offset, bytes);
+    }
     // Hints, which neither block nor throw. prepare(): the file will be read as a whole, so a
     // remote file is fetched.
     virtual void prepare() const {}
@@ -45,6 +49,8 @@ class Storage {
     virtual uint64_t room() const { return UINT64_MAX; }
 
  private:
+    virtual void fill(uint64_t offset, std::span<uint8_t> bytes) const = 0;  // that are there
+
     const std::string name_;
 };
 
