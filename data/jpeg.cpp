@@ -64,38 +64,32 @@ void JpegReader::give_up(const char* what, const char* why) {
     std::longjmp(escape_, 1);
 }
 
-void JpegReader::on_error(j_common_ptr info) {
-    char why[JMSG_LENGTH_MAX];
-    info->err->format_message(info, why);
-    reader_of(info).give_up("damaged: ", why);
-}
-
-void JpegReader::on_message(j_common_ptr info, int level) {
-    if (level >= 0) return;  // a trace, not a warning
-    switch (info->err->msg_code) {
-        case JWRN_JPEG_EOF:
-        case JWRN_HIT_MARKER: reader_of(info).give_up("truncated: the image data ends early");
-        case JWRN_HUFF_BAD_CODE:
-        case JWRN_ARITH_BAD_CODE:
-        case JWRN_MUST_RESYNC: on_error(info);
-        default: break;
-    }
-}
-
-void JpegReader::on_progress(j_common_ptr info) {
-    if (reader_of(info).info_.input_scan_number > kMaxScans)
-        reader_of(info).give_up("damaged: too many scans");
-}
-
 JpegReader::JpegReader() {
     info_.err = jpeg_std_error(&errors_);
     info_.client_data = this;  // jpeg_create_decompress keeps both
-    errors_.error_exit = on_error;
-    errors_.emit_message = on_message;
+    errors_.error_exit = [](j_common_ptr info) {
+        char why[JMSG_LENGTH_MAX];
+        info->err->format_message(info, why);
+        reader_of(info).give_up("damaged: ", why);
+    };
+    errors_.emit_message = [](j_common_ptr info, int level) {
+        if (level >= 0) return;  // a trace, not a warning
+        switch (info->err->msg_code) {
+            case JWRN_JPEG_EOF:
+            case JWRN_HIT_MARKER: reader_of(info).give_up("truncated: the image data ends early");
+            case JWRN_HUFF_BAD_CODE:
+            case JWRN_ARITH_BAD_CODE:
+            case JWRN_MUST_RESYNC: info->err->error_exit(info); break;
+            default: break;
+        }
+    };
     errors_.output_message = [](j_common_ptr) {};  // nothing is printed
     if (setjmp(escape_)) fail("libjpeg does not start: ", reason_);
     jpeg_create_decompress(&info_);
-    progress_.progress_monitor = on_progress;
+    progress_.progress_monitor = [](j_common_ptr info) {
+        if (reader_of(info).info_.input_scan_number > kMaxScans)
+            reader_of(info).give_up("damaged: too many scans");
+    };
     info_.progress = &progress_;
 }
 

@@ -27,10 +27,7 @@ class JpegReader {
     void read(Crop crop, Image& image);
 
  private:
-    // libjpeg's callbacks, and how they leave it.
-    [[noreturn]] static void on_error(j_common_ptr info);
-    static void on_message(j_common_ptr info, int level);
-    static void on_progress(j_common_ptr info);
+    // Leaves libjpeg, also from its callbacks.
     [[noreturn]] void give_up(const char* what, const char* why = "");
 
     jpeg_decompress_struct info_{};
