@@ -95,13 +95,9 @@ void input_row(const Image& part, const Preprocess& how, uint32_t epoch, uint64_
     const Resizing resizing = input_resizing(part.H, part.W, how, epoch, sample);
     const auto [H, W, C] = how.size;
     if (how.changes.to_bytes()) {
-        constexpr float kOnes[3] = {1, 1, 1}, kZeros[3] = {0, 0, 0};
-        Image& image = buffers.image;
-        image.H = H, image.W = W, image.C = C;
-        buffers.resizer.run(part, resizing, kOnes, kZeros, row);
-        take_pixels(row, image);
-        change(image, how, epoch, sample, buffers);
-        normalise_pixels(image, scale, bias, row);
+        buffers.resizer.run(part, resizing, row, buffers.image);
+        change(buffers.image, how, epoch, sample, buffers);
+        normalise_pixels(buffers.image, scale, bias, row);
     } else {
         buffers.resizer.run(part, resizing, scale, bias, row);
     }

@@ -239,14 +239,6 @@ void change_pixels(PixelStep step, Image& image, Image& spare) {
     }
 }
 
-static void to_bytes(const float* __restrict x, size_t n, uint8_t* __restrict out) {
-    for (size_t i = 0; i < n; ++i) out[i] = uint8_t(int(x[i]));
-}
-void take_pixels(const float* x, Image& image) {
-    image.pixels.resize(size_t(image.H) * size_t(image.W) * size_t(image.C));
-    to_bytes(x, image.pixels.size(), image.pixels.data());
-}
-
 void normalise_pixels(const Image& image, const float* scale, const float* bias, float* out) {
     constexpr size_t kBlock = 24;  // whole pixels and whole vectors
     const size_t C = size_t(image.C), n = image.pixels.size();

@@ -41,8 +41,6 @@ void change_pixels(PixelStep step, Image& image, Image& spare);
 // edge (the edge itself once). |down| < H, |right| < W.
 void shift_reflected(int down, int right, Image& image, Image& spare);
 
-// image = x: H·W·C whole numbers from 0 to 255.
-void take_pixels(const float* x, Image& image);
 // out = pixel · scale[channel] + bias[channel]: H·W·C floats.
 void normalise_pixels(const Image& image, const float* scale, const float* bias, float* out);
 

@@ -93,12 +93,22 @@ void Resizer::run(const Image& from, const Resizing& how, const float* scale, co
                     out + p * n);
 }
 
+static void to_bytes(const float* __restrict x, size_t n, uint8_t* __restrict out) {
+    for (size_t i = 0; i < n; ++i) out[i] = uint8_t(int(x[i]));  // whole numbers from 0 to 255
+}
+void Resizer::run(const Image& from, const Resizing& how, float* floats, Image& out) {
+    constexpr float kOnes[3] = {1, 1, 1}, kZeros[3] = {0, 0, 0};
+    run(from, how, kOnes, kZeros, floats);
+    out.H = how.window.H, out.W = how.window.W, out.C = from.C;
+    out.pixels.resize(size_t(out.H) * size_t(out.W) * size_t(out.C));
+    to_bytes(floats, out.pixels.size(), out.pixels.data());
+}
+
 Image resized(Resizer& resizer, const Image& image, int H, int W) {
-    const float one[] = {1, 1, 1}, none[] = {0, 0, 0};
-    std::vector<float> pixels(size_t(H) * size_t(W) * size_t(image.C));
-    resizer.run(image, {H, W, {0, 0, H, W}, false}, one, none, pixels.data());
-    // Whole numbers from 0 to 255.
-    return {H, W, {pixels.begin(), pixels.end()}, image.C};
+    std::vector<float> floats(size_t(H) * size_t(W) * size_t(image.C));
+    Image out;
+    resizer.run(image, {H, W, {0, 0, H, W}, false}, floats.data(), out);
+    return out;
 }
 
 }  // namespace convoy

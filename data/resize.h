@@ -52,6 +52,8 @@ class Resizer {
     // later may differ by one if it resizes the height first.
     void run(const Image& from, const Resizing& how, const float* scale, const float* bias,
              float* out);
+    // The same as bytes. `floats` has room for as many.
+    void run(const Image& from, const Resizing& how, float* floats, Image& out);
 
  private:
     void across(const Image& from, int begin, int rows, int W, bool flip);
