@@ -24,11 +24,6 @@ bool all_numbers(const Names& names) {
     });
 }
 
-struct ClassNames {
-    Names names;                           // of all classes, in their order
-    std::map<Label, std::string> name_of;  // of each label
-};
-
 // The names of numbers 0 to `last`. If two classes have the same name, the number is added.
 Names names_of_numbers(int64_t last, const std::map<int64_t, std::string>& own, const Names& given,
                        const Names& base, const std::string& where) {
@@ -51,8 +46,8 @@ Names names_of_numbers(int64_t last, const std::map<int64_t, std::string>& own, 
     return names;
 }
 
-ClassNames by_number(const std::set<Label>& labels, const Names& given, const Names& base,
-                     int64_t offset, const std::string& where) {
+Names by_number(const std::set<Label>& labels, const Names& given, const Names& base,
+                int64_t offset, const std::string& where) {
     int64_t first = INT64_MAX, last = 0;
     std::map<int64_t, std::string> own;
     for (const Label& label : labels) {
@@ -80,38 +75,31 @@ ClassNames by_number(const std::set<Label>& labels, const Names& given, const Na
              " and none is 0. If 1 is the first class, as in "
              "TFRecords of ImageNet, give --label-offset 1; else class 0 of ",
              last + 1, " classes would have no images");
-    ClassNames classes{names_of_numbers(last, own, given, base, where), {}};
-    for (const Label& label : labels)
-        classes.name_of[label] = classes.names[size_t(*label.number - offset)];
-    return classes;
+    return names_of_numbers(last, own, given, base, where);
 }
 
+// The names of all classes, in their order.
 // labels: all labels of the set. Numbers count from label_offset. The name of a number comes from
 // the labels, else from `given` (a file of class names), else from `base` (the classes of the
 // training set, unless they are numbers too), else it is the number. Labels without numbers are
 // sorted by name, or in the order of `given`. `where` is for messages. Throws Error: a number that
 // cannot be a class, labels with and without numbers in one set, a name that is missing in `given`.
-ClassNames name_classes(const std::set<Label>& labels, const Names& given, const Names& base,
-                        int64_t label_offset, const std::string& where) {
+Names name_classes(const std::set<Label>& labels, const Names& given, const Names& base,
+                   int64_t label_offset, const std::string& where) {
     const Label *with = nullptr, *without = nullptr;
     for (const Label& label : labels) (label.number ? with : without) = &label;
     if (with && without)
         fail(where, ": some labels are numbers (", *with->number, "), others only names (",
              without->name, ")");
     if (!without) return by_number(labels, given, base, label_offset, where);
-    ClassNames classes;
     std::set<std::string> sorted;
-    for (const Label& label : labels) sorted.insert(classes.name_of[label] = label.name);
-    if (given.empty()) {
-        classes.names.assign(sorted.begin(), sorted.end());
-        return classes;
-    }
+    for (const Label& label : labels) sorted.insert(label.name);
+    if (given.empty()) return {sorted.begin(), sorted.end()};
     const std::set<std::string> known(given.begin(), given.end());
     for (const std::string& name : sorted)
         if (!known.contains(name))
             fail(where, ": a class '", name, "' that its file of class names does not have");
-    classes.names = given;
-    return classes;
+    return given;
 }
 
 // The names of classes that a folder or URL gives: "classes" of dataset.json, or the lines of
@@ -176,16 +164,27 @@ Listing list_folders(const std::string& folder, const DataOptions& options, Log&
             }};
 }
 
-// The class of each label among those chosen, or -1.
-std::map<Label, int32_t> class_numbers(const ClassNames& names, const Names& classes) {
-    std::map<std::string, int32_t> number_of;
-    for (const std::string& name : classes) number_of.try_emplace(name, int32_t(number_of.size()));
-    std::map<Label, int32_t> numbers = {{Label{}, -1}};
-    for (const auto& [label, name] : names.name_of) {
-        const auto at = number_of.find(name);
-        numbers[label] = at == number_of.end() ? -1 : at->second;
-    }
-    return numbers;
+// A set whose samples have these labels. open() gets the class of each label among those chosen, or
+// -1; an empty label has none.
+using ClassOf = std::map<Label, int32_t>;
+Listing list_labels(const std::string& where, const std::string& folder,
+                    const std::set<Label>& labels, const Names& base, const DataOptions& options,
+                    const Remote& remote,
+                    std::function<SourcePtr(const Names& classes, const ClassOf&)> open) {
+    const int64_t offset = options.label_offset;
+    const Names names = name_classes(labels, class_names_in(folder, remote), base, offset, where);
+    return {where, names, [=](const Names& classes) {
+                std::map<std::string, int32_t> number_of;
+                for (const std::string& name : classes)
+                    number_of.try_emplace(name, int32_t(number_of.size()));
+                ClassOf class_of = {{Label{}, -1}};
+                for (const Label& label : labels) {
+                    const auto at = number_of.find(
+                        label.number ? names[size_t(*label.number - offset)] : label.name);
+                    class_of[label] = at == number_of.end() ? -1 : at->second;
+                }
+                return open(classes, class_of);
+            }};
 }
 
 // Leaves out samples without a label, like damaged ones.
@@ -228,19 +227,16 @@ Listing list_shards(const Place& place, const Names& base, const DataOptions& op
              counted(int64_t(shards->size()), "shard"),
              faults.empty() ? "" : "; the first: " + faults.front().why);
     }
-    const ClassNames names =
-        name_classes(labels, class_names_in(split_path(place.shards[0]).first, remote), base,
-                     options.label_offset, place.name);
-    return {place.name, names.names, [shards, names](const Names& classes) {
-                const std::map<Label, int32_t> numbers = class_numbers(names, classes);
-                std::vector<std::vector<int32_t>> class_of;
-                for (const Shard& shard : *shards) {
-                    class_of.emplace_back();
-                    for (const Label& label : shard.index.labels)
-                        class_of.back().push_back(numbers.at(label));
-                }
-                return shard_source(std::move(*shards), classes, class_of);
-            }};
+    return list_labels(place.name, split_path(place.shards[0]).first, labels, base, options, remote,
+                       [shards](const Names& classes, const ClassOf& class_of) {
+                           std::vector<std::vector<int32_t>> of_shards;
+                           for (const Shard& shard : *shards) {
+                               of_shards.emplace_back();
+                               for (const Label& label : shard.index.labels)
+                                   of_shards.back().push_back(class_of.at(label));
+                           }
+                           return shard_source(std::move(*shards), classes, of_shards);
+                       });
 }
 
 }  // namespace
@@ -273,18 +269,15 @@ FileList read_list(const std::string& path, bool needs_labels) {
 static Listing list_lines(const std::string& path, const Names& base, const DataOptions& options,
                           const Remote& remote) {
     const auto list = std::make_shared<FileList>(read_list(path));
-    const ClassNames names =
-        name_classes({list->labels.begin(), list->labels.end()},
-                     class_names_in(list->folder, remote), base, options.label_offset, path);
-    return {path, names.names, [list, names](const Names& classes) {
-                const std::map<Label, int32_t> numbers = class_numbers(names, classes);
-                std::vector<ImageFile> kept;
-                for (ImageFile& file : list->files) {
-                    file.label = numbers.at(list->labels[size_t(file.label)]);
-                    if (file.label >= 0) kept.push_back(std::move(file));
-                }
-                return file_source(list->folder, classes, std::move(kept));
-            }};
+    return list_labels(path, list->folder, {list->labels.begin(), list->labels.end()}, base,
+                       options, remote, [list](const Names& classes, const ClassOf& class_of) {
+                           std::vector<ImageFile> kept;
+                           for (ImageFile& file : list->files) {
+                               file.label = class_of.at(list->labels[size_t(file.label)]);
+                               if (file.label >= 0) kept.push_back(std::move(file));
+                           }
+                           return file_source(list->folder, classes, std::move(kept));
+                       });
 }
 
 Listing list_place(const Place& place, const Names& base, const DataOptions& options,
