@@ -25,14 +25,12 @@ inline Spread spread_of(const std::vector<double>& values) {
 }
 
 // Times config.steps training steps on random pixels, the same in every step. Every rank must call
-// it; rank 0 prints. Returns the signal that ended it early, else 0.
+// it; rank 0 prints. The times of the first step count from the call.
 //
 // config.forward: only forward passes, as in eval. config.compute > 0: each op sleeps instead of
 // computing, this many seconds per step in all, in proportion to its operations. Gradients are sent
 // as usual, so many hosts can be simulated on a machine with few cores.
-// `started`: when the command began; the times of the first step count from there.
-int bench_train(const Config& config, Communicator& communicator, Log& log, const Stop& stop,
-                Clock::time_point started);
+int bench_train_in_job(JobSession& job);
 
 // Times each op of real training steps of seven built-in models, and compares it with the limit of
 // the machine: multiply-adds on registers, or adding two arrays in memory (on a GPU: copying one).
@@ -54,10 +52,7 @@ int bench_kernels(const Config& config, int batch = 0, double seconds = 2, std::
 //              figure with the link
 //   CPU        processor seconds, user and system, per 10^9 bytes that a rank sends and receives
 //   link       what the slowest edge of the ring carries in one direction
-//
-// ranks_here: the number of ranks in this process.
-void bench_allreduce(Communicator& communicator, const Config& config, const Stop& stop,
-                     int ranks_here);
+int bench_allreduce_in_job(JobSession& job);
 
 // Times the stages of the input pipeline on one thread, in turns: read, decode, validation row,
 // training row. Then times the loader on 1, 2, 4 … up to `options.threads` threads, and if

@@ -13,9 +13,13 @@ static std::string size_text(size_t bytes) {
                                 : cat(bytes, " B");
 }
 
-void bench_allreduce(Communicator& communicator, const Config& config, const Stop& stop,
-                     int ranks_here) {
-    const int world = communicator.world();
+int bench_allreduce_in_job(JobSession& job) {
+    job.take_settings_of_rank0();
+    const Config& config = job.config;
+    Communicator& communicator = job.communicator();
+    const int world = job.world();
+    // Without --coord all ranks are threads of this process.
+    const int ranks_here = job.line.given.contains("coord") ? 1 : world;
     if (world < 2) fail("bench allreduce needs at least two ranks: give --world 2");
     const double link = mbit_per_second(slowest_edge(communicator.measure_edges())) / 1e3;
     std::vector<size_t> sizes;
@@ -25,7 +29,7 @@ void bench_allreduce(Communicator& communicator, const Config& config, const Sto
     for (const size_t bytes : sizes) {
         const std::clock_t cpu_before = std::clock();  // user and system, of all threads
         const double sent_before = double(communicator.bytes_sent());
-        const std::vector<double> times = time_sums(communicator, bytes, 1.0, stop);
+        const std::vector<double> times = time_sums(communicator, bytes, 1.0, job.stop);
         const double cpu = double(std::clock() - cpu_before) / CLOCKS_PER_SEC / ranks_here;
         const Spread time = spread_of(times);
         if (communicator.rank() != 0) continue;
@@ -51,6 +55,8 @@ void bench_allreduce(Communicator& communicator, const Config& config, const Sto
                    {"link_gbps", link, "link Gbit/s", "{:.3f}"},
                    {"", 100 * bus_gbps / link, "of link", "{:.0f} %"}});
     }
+    job.finish();
+    return 0;
 }
 
 }  // namespace convoy

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "data/order.h"
+#include "src/base/terminal.h"
 #include "src/bench/bench.h"
 #include "src/bench/op_backend.h"
 #include "src/job/job_setup.h"
@@ -50,26 +51,35 @@ double peak_rss_mb() {
 // Steps of training, or of forward passes alone, as eval and predict run them.
 class TrainBench {
  public:
-    TrainBench(const Config& config, Communicator& communicator, const Stop& stop)
-        : config_(config),
-          communicator_(communicator),
-          stop_(stop),
-          shares_(size_t(communicator.world()), 1.0),
-          own_(share_of(config.batch, shares_, communicator.rank()).size()),
-          model_(model_text(config.model), model_options(config, class_count(config)), backend_) {
-        model_.plan(std::max(int(own_), 1), /*training=*/!config.forward);
-        batch_ = random_batch(backend_, config.batch, shares_, communicator.rank(), model_.input(),
-                              class_count(config), uint64_t(config.seed));
+    explicit TrainBench(JobSession& job)
+        : job_(job),
+          shares_(size_t(job.world()), 1.0),
+          own_(share_of(config_.batch, shares_, job.rank()).size()),
+          model_(model_text(config_.model), model_options(config_, class_count(config_)),
+                 backend_) {
+        model_.plan(std::max(int(own_), 1), /*training=*/!config_.forward);
+        batch_ = random_batch(backend_, config_.batch, shares_, job.rank(), model_.input(),
+                              class_count(config_), uint64_t(config_.seed));
         sleeping_.flop_seconds =
-            config.compute / double(std::ranges::max(batch_.wanted_by)) / train_flops(model_);
-        if (config.forward) {
+            config_.compute / double(std::ranges::max(batch_.wanted_by)) / train_flops(model_);
+        if (config_.forward) {
             input_.emplace(backend_, model_);
             return;
         }
-        optimizer_.emplace(config, model_.params(), backend_);
-        trainer_.emplace(config, backend_, communicator, model_, *optimizer_, stop);
+        optimizer_.emplace(config_, model_.params(), backend_);
+        trainer_.emplace(config_, backend_, communicator_, model_, *optimizer_, job.stop);
     }
 
+    // Returns the signal that ended it early, else 0.
+    int run(Clock::time_point started) {
+        if (const int signal = measure(started)) return signal;
+        if (config_.graph == GraphMode::kOn && !config_.json && !no_graph().empty())
+            job_.log.notice("CONVOY_GRAPH=on: steps run op by op nevertheless, ", no_graph());
+        print();
+        return 0;
+    }
+
+ private:
     // Why steps run op by op; "": they are replayed as a CUDA graph.
     std::string no_graph() {
         if (!trainer_ || config_.compute > 0) return "these are not whole training steps";
@@ -79,8 +89,9 @@ class TrainBench {
         return no_graph_;
     }
 
-    // Times groups of H steps (--sync average:H). Returns the signal that ended it early, else 0.
+    // Times groups of H steps (--sync average:H). Returns as run().
     int measure(Clock::time_point started) {
+        const ProgressBar bar(job_.log, "timing steps", 0);
         const auto waited = [&] { return trainer_ ? trainer_->seconds_waited_for_network() : 0; };
         const int groups = config_.steps > 0 ? int(config_.steps) : 5, H = config_.sync_every;
         // The input has two buffers. A step is recorded when it uses its buffer the second time.
@@ -98,7 +109,7 @@ class TrainBench {
                 if (number_ == 1) first_step_seconds_ = seconds_since(started);
             }
             const double seconds = seconds_since(begin);
-            if (const int signal = trainer_ ? trainer_->stop_agreed() : stop_()) return signal;
+            if (const int signal = trainer_ ? trainer_->stop_agreed() : job_.stop()) return signal;
             if (group < 0) continue;
             total += seconds;
             speeds_.push_back(double(config_.batch * H) / seconds);
@@ -117,7 +128,7 @@ class TrainBench {
             gflops = speed / double(config_.batch) * double(own_) * flops / 1e9;
             peak = backend_.measure_peak_gflops();
         }
-        if (communicator_.rank() != 0) return;
+        if (job_.rank() != 0) return;
         Table(config_.json, stdout)
             .row({{"bench", "train"},
                   {"model", config_.model, "model"},
@@ -143,7 +154,6 @@ class TrainBench {
                   {"device_memory_mb", double(backend_.device_bytes()) / (1 << 20)}});
     }
 
- private:
     // `last`: of the steps after which ranks average, with --sync average.
     void step(bool last) {
         const int64_t number = number_++;
@@ -157,9 +167,9 @@ class TrainBench {
         }
     }
 
-    const Config& config_;
-    Communicator& communicator_;
-    const Stop& stop_;
+    JobSession& job_;
+    const Config& config_ = job_.config;
+    Communicator& communicator_ = job_.communicator();
     const std::vector<double> shares_;
     const int64_t own_;  // images of this rank per step
     const std::unique_ptr<Backend> device_ = make_backend(config_);
@@ -181,18 +191,13 @@ class TrainBench {
 
 }  // namespace
 
-int bench_train(const Config& config, Communicator& communicator, Log& log, const Stop& stop,
-                Clock::time_point started) {
-    TrainBench bench(config, communicator, stop);
-    log.draw(0, "timing steps");
-    const int signal = bench.measure(started);
-    log.erase();
-    if (signal) return signal;
-    if (const std::string why = bench.no_graph();
-        config.graph == GraphMode::kOn && !config.json && !why.empty())
-        log.notice("CONVOY_GRAPH=on: steps run op by op nevertheless, ", why);
-    bench.print();
-    return 0;
+int bench_train_in_job(JobSession& job) {
+    const Clock::time_point started = Clock::now();
+    job.take_settings_of_rank0();
+    choose_device(job);
+    const int signal = TrainBench(job).run(started);
+    job.finish();
+    return signal ? 128 + signal : 0;
 }
 
 }  // namespace convoy

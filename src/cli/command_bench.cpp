@@ -1,4 +1,4 @@
-// command_bench.cpp — bench train, kernels, allreduce and data.
+// command_bench.cpp — bench kernels, allreduce and data.
 #include <fmt/core.h>
 
 #include <future>
@@ -10,23 +10,6 @@
 #include "src/plan/tune.h"  // free_port
 
 namespace convoy {
-
-int bench_train_in_job(JobSession& job) {
-    const Clock::time_point started = Clock::now();
-    job.take_settings_of_rank0();
-    choose_device(job);
-    const int signal = bench_train(job.config, job.communicator(), job.log, job.stop, started);
-    job.finish();
-    return signal ? 128 + signal : 0;
-}
-
-static int bench_allreduce_in_job(JobSession& job) {
-    job.take_settings_of_rank0();
-    const bool is_local = !job.line.given.contains("coord");
-    bench_allreduce(job.communicator(), job.config, job.stop, is_local ? job.world() : 1);
-    job.finish();
-    return 0;
-}
 
 // Without --coord all ranks are threads of this process.
 int command_bench_allreduce(const CommandLine& given, Log& log, const Stop& stop) {
