@@ -80,6 +80,9 @@ struct Graph {
         if (!is_row) add("Flatten", {value}, {attribute("axis", 1)});
         is_row = true, H = W = 1;
     }
+    void transpose(std::initializer_list<int> perm) {
+        add("Transpose", {value}, {attribute("perm", perm)});
+    }
     void add_layers(const std::vector<LayerText>& layers);
 };
 
@@ -169,7 +172,7 @@ void branches(const LayerText& layer, Graph& graph) {
         graph.add("Reshape", {x, graph.value});
     };
     reshape({0, B, -1, graph.H * graph.W});
-    graph.add("Transpose", {graph.value}, {attribute("perm", {0, 2, 1, 3})});
+    graph.transpose({0, 2, 1, 3});
     graph.is_row ? reshape({0, -1}) : reshape({0, -1, graph.H, graph.W});
 }
 
@@ -180,24 +183,18 @@ void excite(const LayerText& layer, Graph& graph) {
     const std::string factors = std::exchange(graph.value, x);
     // Factors N×C, of a linear layer, are broadcast to H×W×N×C.
     const bool turns = std::exchange(graph.is_row, false);
-    const auto turn = [&] {
-        if (turns) graph.add("Transpose", {graph.value}, {attribute("perm", {2, 3, 0, 1})});
-    };
-    turn();
+    if (turns) graph.transpose({2, 3, 0, 1});
     graph.add("Mul", {graph.value, factors});
-    turn();
+    if (turns) graph.transpose({2, 3, 0, 1});
     graph.H = H, graph.W = W;
 }
 
 void layer_norm(const LayerText& layer, Graph& graph) {
-    const auto turn = [&](std::initializer_list<int> perm) {
-        if (!graph.is_row) graph.add("Transpose", {graph.value}, {attribute("perm", perm)});
-    };
-    turn({0, 2, 3, 1});
+    if (!graph.is_row) graph.transpose({0, 2, 3, 1});
     graph.add("LayerNormalization",
               {graph.value, graph.weight(layer, "weight"), graph.weight(layer, "bias")},
               {attribute("axis", -1), attribute("epsilon", layer.eps)});
-    turn({0, 3, 1, 2});
+    if (!graph.is_row) graph.transpose({0, 3, 1, 2});
 }
 
 // x·(erf(x/√2) + 1)/2
@@ -311,7 +308,7 @@ void write_onnx(const std::string& path, const ModelCard& card, const SafeTensor
     const Preprocess how = card.preprocess();
     if (with_preprocessing) {
         graph.add("Cast", {graph.value}, {attribute("to", kFloat)});
-        graph.add("Transpose", {graph.value}, {attribute("perm", {0, 3, 1, 2})});
+        graph.transpose({0, 3, 1, 2});
         const auto by_channel = [&](const char* op, const char* name, auto factor) {
             StoredTensor tensor{"F32", {1, C, 1, 1}, {}};
             for (int c = 0; c < C; ++c) tensor.values.push_back((how.*factor)(c));
