@@ -193,10 +193,10 @@ std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
                             2 * floats * sizeof(float));
             write_safetensors(fresh / kFiles[0], weights, &bar);
             write_safetensors(fresh / kFiles[1], state, &bar);
-            FileHashes hashes;
-            for (const char* one : kFiles) hashes[one] = sha256_of_file(fresh / one, &bar);
+            CheckpointMeta complete = meta;
+            for (const char* one : kFiles) complete.sha256[one] = sha256_of_file(fresh / one, &bar);
             std::ofstream file(fresh / kMeta, std::ios::binary);
-            file << meta_text(meta, hashes);
+            file << meta_text(complete);
             const bool syncs = close_synced(file, fresh / kMeta) & sync_path(fresh);
             const bool renames = put_in_place(fresh, folder);
             if (is_best) point(fs::path(run) / "best", name, log);
@@ -225,14 +225,14 @@ std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
 
 // ---- loading ---------------------------------------------------------------------------------
 
-static CheckpointMeta read_meta(const fs::path& folder, FileHashes& hashes) {
+static CheckpointMeta read_meta(const fs::path& folder) {
     constexpr uintmax_t kMostBytes = 16 << 20;
     const std::string path = folder / kMeta;
     std::ifstream file(path, std::ios::binary);
     if (!file) fail(path, ": ", std::strerror(errno));
     try {
         if (fs::file_size(path) > kMostBytes) fail("it has more than ", kMostBytes, " bytes");
-        return parse_meta({std::istreambuf_iterator<char>(file), {}}, hashes);
+        return parse_meta({std::istreambuf_iterator<char>(file), {}});
     } catch (const std::exception& error) {
         fail(path, " is not valid in a checkpoint: ", error.what());
     }
@@ -244,13 +244,13 @@ static void check_file(const std::string& path, const std::string& hash, Progres
 }
 
 static Checkpoint read_checkpoint(const std::string& folder, Log& log) {
-    FileHashes hashes;
-    Checkpoint checkpoint{folder, read_meta(folder, hashes), {}, {}};
+    Checkpoint checkpoint{folder, read_meta(folder), {}, {}};
     uint64_t bytes = 0;
     std::error_code missing;  // said when it is opened
     for (const char* name : kFiles) bytes += fs::file_size(fs::path(folder) / name, missing);
     ProgressBar bar(log, cat("checking and reading ", folder), 2 * bytes);
-    for (const char* name : kFiles) check_file(cat(folder, "/", name), hashes[name], &bar);
+    for (const char* name : kFiles)
+        check_file(cat(folder, "/", name), checkpoint.meta.sha256[name], &bar);
     checkpoint.model = read_safetensors(cat(folder, "/", kFiles[0]));
     bar.add(fs::file_size(fs::path(folder) / kFiles[0], missing));
     checkpoint.optimizer = read_safetensors(cat(folder, "/", kFiles[1]));
@@ -320,9 +320,7 @@ std::string find_model_file(const std::string& path, Log& log) {
     if (!fs::is_directory(folder)) return folder;
     if (fs::exists(folder / kFiles[0])) return folder / kFiles[0];
     const auto whole_file = [](const fs::path& one) {
-        FileHashes hashes;
-        read_meta(one, hashes);
-        check_file(one / kFiles[0], hashes[kFiles[0]], nullptr);
+        check_file(one / kFiles[0], read_meta(one).sha256[kFiles[0]], nullptr);
         return one / kFiles[0];
     };
     return first_valid(

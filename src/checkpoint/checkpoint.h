@@ -62,13 +62,14 @@ struct CheckpointMeta {
     double peak_top1 = -1;                     // for --early-stop: best_top1 of all folders, and
     int stale = 0;                             // how many validations came since
     std::map<std::string, double> spent = {};  // resources that the whole job has used so far
+    // Of the other files, in hexadecimal, by name. save_checkpoint() sets them.
+    std::map<std::string, std::string> sha256 = {};
 };
 
-using FileHashes = std::map<std::string, std::string>;  // SHA-256 in hexadecimal, by file name
 // The text of meta.json, with a checksum of itself.
-std::string meta_text(const CheckpointMeta& meta, const FileHashes& hashes);
+std::string meta_text(const CheckpointMeta& meta);
 // Throws Error with the reason if neither meta_text() nor an older version wrote the text.
-CheckpointMeta parse_meta(const std::string& text, FileHashes& hashes);
+CheckpointMeta parse_meta(const std::string& text);
 
 struct Checkpoint {
     std::string folder;

@@ -25,7 +25,7 @@ static void take_count(const json& number, auto& count) {
     number.get_to(count);
 }
 
-std::string meta_text(const CheckpointMeta& meta, const FileHashes& hashes) {
+std::string meta_text(const CheckpointMeta& meta) {
     json content = {{"format", 2},
                     {"program", "convoy"},
                     {"epoch", meta.position.epoch},
@@ -39,14 +39,14 @@ std::string meta_text(const CheckpointMeta& meta, const FileHashes& hashes) {
                     {"stale_validations", meta.stale},
                     {"spent", meta.spent},
                     {"options", meta.settings},
-                    {"sha256", hashes}};
+                    {"sha256", meta.sha256}};
     content["checksum"] = checksum_of(content);
     return content.dump(2) + "\n";
 }
 
-CheckpointMeta parse_meta(const std::string& text, FileHashes& hashes) {
-    CheckpointMeta meta;
+CheckpointMeta parse_meta(const std::string& text) {
     try {
+        CheckpointMeta meta;
         const json content = json::parse(text);
         // Format 1, that of version 0.1.0, has no checksum.
         if (content.at("format") != 1 && content.at("checksum") != checksum_of(content))
@@ -65,11 +65,11 @@ CheckpointMeta parse_meta(const std::string& text, FileHashes& hashes) {
         for (const auto& [name, value] : spent.items())  // other values are ignored
             if (value.is_number() && value >= 0) meta.spent[name] = value;
         meta.settings = content.at("options").get<std::map<std::string, std::string>>();
-        content.at("sha256").get_to(hashes);
+        content.at("sha256").get_to(meta.sha256);
+        return meta;
     } catch (const std::exception& error) {
         fail(error.what());
     }
-    return meta;
 }
 
 }  // namespace convoy
