@@ -29,7 +29,7 @@ inline uint8_t grey_of(double power) {
     return uint8_t(std::lround(std::clamp(255 * (1 + db / 80), 0.0, 255.0)));
 }
 
-const std::vector<std::string>& music_kinds();
+std::vector<std::string> music_kinds();
 
 // Segment `index` of the set of `seed`: a grey picture as tools/spectrograms makes it of 1.9 s at
 // 22,050 Hz. Kinds differ in rhythm, harmony and timbre; key, loudness, brightness, noise and the

@@ -86,12 +86,9 @@ struct Sheet {
 
 }  // namespace
 
-const std::vector<std::string>& music_kinds() {
-    static const std::vector<std::string> names = [] {
-        std::vector<std::string> all;
-        for (const Kind& kind : kKinds) all.emplace_back(kind.name);
-        return all;
-    }();
+std::vector<std::string> music_kinds() {
+    std::vector<std::string> names;
+    for (const Kind& kind : kKinds) names.emplace_back(kind.name);
     return names;
 }
 

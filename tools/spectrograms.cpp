@@ -119,7 +119,7 @@ void make_empty(const fs::path& out) {
 // `count` images of made-up music, the kinds in turns.
 void make_music(const fs::path& out, int count, uint64_t seed) {
     make_empty(out);
-    const std::vector<std::string>& kinds = music_kinds();
+    const std::vector<std::string> kinds = music_kinds();
     for (const std::string& kind : kinds) fs::create_directories(out / kind);
     for_each_parallel(size_t(count), int(std::max(1u, std::thread::hardware_concurrency())),
                       [&](size_t i) {

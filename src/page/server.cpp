@@ -83,8 +83,7 @@ struct PageServer::Server {
         const int on = 1, flags = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
         int error = wake < 0 ? errno : 0;
         bool listens = false;
-        for (addrinfo* at = unknown ? nullptr : found; at && wake >= 0 && !listens;
-             at = at->ai_next) {
+        for (addrinfo* at = unknown ? nullptr : found; at && wake >= 0; at = at->ai_next) {
             listener = socket(at->ai_family, flags, 0);
             setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
             listens = listener >= 0 && bind(listener, at->ai_addr, at->ai_addrlen) == 0 &&
