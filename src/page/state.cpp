@@ -32,12 +32,11 @@ static void copy_numbers(json& to, const json& from, std::initializer_list<const
 
 // The sentence that the page lists for an event; "" if it lists none.
 static std::string sentence(const std::string& name, const json& event) {
-    if (name == "regroup") return json_text(event, "why");
+    if (name == "regroup" || name == "stall") return json_text(event, "why");
     if (name == "error") return "error: " + json_text(event, "cause");
     if (name == "leave") return "this rank has left the job; the other ranks continue";
     if (name == "start") return "training starts";
     if (name == "done") return "done: " + json_text(event, "how");
-    if (name == "stall") return json_text(event, "why");
     if (name == "trace") return "trace: " + json_text(event, "file");
     if (name == "wait") return "too few ranks: waiting for ranks that --join";
     if (name == "unequal")
@@ -46,11 +45,15 @@ static std::string sentence(const std::string& name, const json& event) {
     return "";
 }
 
-// The fraction of time in which a rank computes, or, in an older log, in which it does not wait.
-static double compute_part(const json& rank) {
-    const double waits = json_number(rank, "data_wait") + json_number(rank, "net_wait");
+// The fractions of a rank's time. In an older log it computes while it does not wait.
+struct RankParts {
+    double data, net, compute, other;
+};
+static RankParts parts_of(const json& rank) {
+    const double data = json_number(rank, "data_wait"), net = json_number(rank, "net_wait");
     const double told = json_number(rank, "compute");
-    return std::isfinite(told) ? told : std::max(1 - waits, 0.0);
+    const double compute = std::isfinite(told) ? told : std::max(1 - (data + net), 0.0);
+    return {data, net, compute, std::max(1 - data - net - compute, 0.0)};
 }
 
 void PageState::add(std::vector<Item>& items, double step, json shown) {
@@ -143,13 +146,11 @@ void PageState::take_ranks(const json& told) {
         const auto count = [&](const char* sum, double amount) {
             if (amount >= 0) rank[sum] = rank.value(sum, 0.0) + amount;
         };
-        const double data = json_number(told[i], "data_wait"),
-                     net = json_number(told[i], "net_wait");
+        const auto [data, net, compute, other] = parts_of(told[i]);
         count("data_seconds", seconds * data);
         count("net_seconds", seconds * net);
-        const double compute = compute_part(told[i]);
         count("compute_seconds", seconds * compute);
-        count("other_seconds", seconds * std::max(1 - data - net - compute, 0.0));
+        count("other_seconds", seconds * other);
         count("cpu_seconds", seconds * json_number(told[i], "cpu"));
         count("sent_bytes", json_number(told[i], "sent"));
     }
@@ -164,9 +165,7 @@ std::string PageState::limit() const {
         if (!std::isfinite(net_wait(rank) + json_number(rank, "data_wait"))) return "";
     const auto [busiest, most_patient] = std::ranges::minmax_element(ranks_, {}, net_wait);
     if (busiest == ranks_.end()) return "";
-    const double data = json_number(*busiest, "data_wait"), net = net_wait(*busiest);
-    const double compute = compute_part(*busiest);
-    const double other = std::max(1 - data - net - compute, 0.0);
+    const auto [data, net, compute, other] = parts_of(*busiest);
     const auto percent = [](double x) { return fmt::format("{:.0f} %", 100 * std::min(x, 1.0)); };
     const std::string cause = data > compute
                                   ? cat("decoding takes ", percent(data), " of its step")
