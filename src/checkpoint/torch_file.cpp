@@ -181,6 +181,7 @@ std::vector<float> take(const View& view, std::string_view storage, uint64_t& le
 std::vector<View> tensors_of(const PickleValue& dict, const Pickle& pickle,
                              std::vector<std::string>& left_out) {
     std::vector<View> views;
+    left_out.clear();
     for (size_t i = 0; dict.kind == PickleValue::kDict && i + 1 < dict.items.size(); i += 2) {
         const PickleValue &key = pickle.at(dict.items[i]), *value = &pickle.at(dict.items[i + 1]);
         if (value->kind == PickleValue::kCall && value->text == kParameter && !value->items.empty())
@@ -226,9 +227,8 @@ SafeTensors read_torch(const std::string& path, Log& log) {
         for (size_t i = 0;
              root.kind == PickleValue::kDict && views.empty() && i + 1 < root.items.size(); i += 2)
             if (pickle.at(root.items[i]).text == usual)
-                left_out.clear(),
-                    views = tensors_of(pickle.at(root.items[i + 1]), pickle, left_out);
-    if (views.empty()) left_out.clear(), views = tensors_of(root, pickle, left_out);
+                views = tensors_of(pickle.at(root.items[i + 1]), pickle, left_out);
+    if (views.empty()) views = tensors_of(root, pickle, left_out);
     if (views.empty())
         fail(
             "holds no dict of tensors, at the top or as state_dict or model",

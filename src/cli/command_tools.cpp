@@ -1,5 +1,4 @@
 // command_tools.cpp — check, pack, coordinator, health, token, models, export and import.
-#include <algorithm>
 #include <filesystem>
 
 #include "data/check_data.h"
