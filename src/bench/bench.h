@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "data/loader.h"
-#include "net/communicator.h"
 #include "src/base/clock.h"
 #include "src/base/table.h"
 #include "src/job/device_choice.h"
