@@ -393,7 +393,7 @@ format:
 format-check:
 	clang-format --dry-run -Werror $(SOURCES)
 # Every line has readers who pay for it: without tests there shall be no more than this.
-BUDGET := 50662
+BUDGET := 50557
 lines:
 	@git ls-files src net kernels data tools ':!*.jpg' ':!*.png' | xargs wc -l | sed '/ total$$/d' | \
 	  awk '{ n = split($$2, at, "/"); room = at[1] (n > 2 ? "/" at[2] : ""); lines[room] += $$1; all += $$1 } \
