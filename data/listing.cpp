@@ -164,8 +164,8 @@ Listing list_folders(const std::string& folder, const DataOptions& options, Log&
             }};
 }
 
-// A set whose samples have these labels. open() gets the class of each label among those chosen, or
-// -1; an empty label has none.
+// A set whose samples have these labels. open() gets the number of each label's class, or -1 if
+// that class was not chosen or the label is empty.
 using ClassOf = std::map<Label, int32_t>;
 Listing list_labels(const std::string& where, const std::string& folder,
                     const std::set<Label>& labels, const Names& base, const DataOptions& options,

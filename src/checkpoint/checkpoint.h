@@ -62,7 +62,7 @@ struct CheckpointMeta {
     double peak_top1 = -1;                     // for --early-stop: best_top1 of all folders, and
     int stale = 0;                             // how many validations came since
     std::map<std::string, double> spent = {};  // resources that the whole job has used so far
-    // Of the other files, in hexadecimal, by name. save_checkpoint() sets them.
+    // SHA-256 of the other files in hexadecimal, by file name; set by save_checkpoint().
     std::map<std::string, std::string> sha256 = {};
 };
 
