@@ -131,6 +131,7 @@ TEST_CASE("an error in a model names the line, the word, and what was expected")
          {"line 2", "'linear'", "8x8x3", "'flatten'", "'avgpool 1'"}},
         {net + "maxpool size 9\n" + fc, {"line 2", "'maxpool'", "8x8x3"}},
         {net + "maxpool size 3 pad 2\n" + fc, {"'pad'", "'size'", "1"}},
+        {net + "avgpool size 3 pad 2\n" + fc, {"'pad'", "'size'", "1"}},
         {"input 99\nmaxpool size 17\n" + fc, {"289", "256"}},
         {conv + "out 3 size 3x11 pad 1\n" + fc, {"3x11", "1"}},
         {net + "flatten\nconv2d c out 3 size 1\n" + fc, {"line 3", "'conv2d'", "line 2"}},

@@ -91,6 +91,28 @@ end
 linear f2 out classes
 )";
 static const char* kRow = "input 8\nconv2d c out classes size 3\navgpool 1\n";
+// Images of one pixel, from pools and from linear layers, meet in every way.
+static const char* kPixel = R"(input 8
+branches
+avgpool 1
+|
+avgpool 1
+flatten
+linear l out 5
+end
+flatten
+conv2d c out 6 size 1
+residual r relu no
+pointwise p out 6
+shortcut
+linear s out 6
+end
+excite
+linear e out 6
+sigmoid
+end
+linear fc out classes
+)";
 
 static std::vector<std::string> names(int classes) {
     std::vector<std::string> all;
@@ -185,10 +207,19 @@ TEST_CASE("onnx: nodes read what is there before them, and the weights are those
         for (const ProtoField& output : proto_all(graph, 12))
             CHECK(known.contains(proto_text(output.bytes, 1)));
     }
+    Exported square(kPixel, "square", 7);
+    for (const char* resize :
+         {R"({"crop":[8,8],"shorter_side":9})", R"({"crop":[8,8],"to":[8,8]})"}) {
+        TempDir dir;
+        write_onnx(dir / "m.onnx", square.card, square.weights, false);
+        CHECK(contains(read_file(dir / "m.onnx"), resize));
+        square.card.whole = true;
+    }
 }
 
 TEST_CASE("onnx: ONNX Runtime's logits are ours, of every built-in model") {
-    std::vector<std::pair<std::string, std::string>> models = {{"odd", kOdd}, {"row", kRow}};
+    std::vector<std::pair<std::string, std::string>> models = {
+        {"odd", kOdd}, {"row", kRow}, {"pixel", kPixel}};
     for (const std::string& name : built_in_models()) models.emplace_back(name, model_text(name));
     for (const auto& [name, text] : models) {
         CAPTURE(name);

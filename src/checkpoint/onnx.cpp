@@ -1,6 +1,7 @@
 // onnx.cpp — see onnx.h. The numbers of fields are from onnx.proto.
 //
-// The graph follows the model's text, not its layers, because a layer may fuse several lines.
+// The graph follows the model's text, not its layers, because a layer may fuse several lines. All
+// values are images, N×C×H×W; what a linear layer computes is N×C×1×1.
 #include "src/checkpoint/onnx.h"
 
 #include <climits>
@@ -38,7 +39,6 @@ struct Graph {
     const SafeTensors& weights;
     int H, W;                 // of the images that flow
     std::string value;        // name
-    bool is_row = false;      // N×C, no images any more
     std::string prefix = {};  // of names: "layer1.0." in that residual block
     ProtoMessage nodes = {};
     std::map<std::string, const StoredTensor*> used = {};
@@ -76,9 +76,10 @@ struct Graph {
     }
     // A rectifier with a slope.
     void add_bent(const char* op, float slope) { add(op, {value}, {attribute("alpha", slope)}); }
-    void make_row() {
-        if (!is_row) add("Flatten", {value}, {attribute("axis", 1)});
-        is_row = true, H = W = 1;
+    void reshape(std::initializer_list<int> shape) {  // 0: as before; -1: the rest
+        const std::string x = value;
+        add("Constant", {}, {attribute("value_ints", shape)});
+        add("Reshape", {x, value});
     }
     void transpose(std::initializer_list<int> perm) {
         add("Transpose", {value}, {attribute("perm", perm)});
@@ -158,43 +159,33 @@ void branches(const LayerText& layer, Graph& graph) {
     for (std::string& part : parts)
         if (layer.split) part = graph.fresh("Split");
     if (layer.split) graph.add("Split", {graph.value}, {attribute("axis", 1)}, parts);
-    const auto [H, W, was_row] = std::tuple(graph.H, graph.W, graph.is_row);
+    const auto [H, W] = std::pair(graph.H, graph.W);
     for (int i = 0; i < B; ++i) {
-        graph.value = parts[i], graph.H = H, graph.W = W, graph.is_row = was_row;
+        graph.value = parts[i], graph.H = H, graph.W = W;
         graph.add_layers(layer.branches[i]);
         parts[i] = graph.value;
     }
     graph.add("Concat", parts, {attribute("axis", 1)});
     if (!layer.shuffle) return;
-    const auto reshape = [&](std::initializer_list<int> shape) {  // 0: as before; -1: the rest
-        const std::string x = graph.value;
-        graph.add("Constant", {}, {attribute("value_ints", shape)});
-        graph.add("Reshape", {x, graph.value});
-    };
-    reshape({0, B, -1, graph.H * graph.W});
+    graph.reshape({0, B, -1, graph.H * graph.W});
     graph.transpose({0, 2, 1, 3});
-    graph.is_row ? reshape({0, -1}) : reshape({0, -1, graph.H, graph.W});
+    graph.reshape({0, -1, graph.H, graph.W});
 }
 
 void excite(const LayerText& layer, Graph& graph) {
     const std::string x = graph.value;
     const auto [H, W] = std::pair(graph.H, graph.W);
     graph.add_layers(layer.branches[0]);
-    const std::string factors = std::exchange(graph.value, x);
-    // Factors N×C, of a linear layer, are broadcast to H×W×N×C.
-    const bool turns = std::exchange(graph.is_row, false);
-    if (turns) graph.transpose({2, 3, 0, 1});
-    graph.add("Mul", {graph.value, factors});
-    if (turns) graph.transpose({2, 3, 0, 1});
+    graph.add("Mul", {x, graph.value});
     graph.H = H, graph.W = W;
 }
 
 void layer_norm(const LayerText& layer, Graph& graph) {
-    if (!graph.is_row) graph.transpose({0, 2, 3, 1});
+    graph.transpose({0, 2, 3, 1});
     graph.add("LayerNormalization",
               {graph.value, graph.weight(layer, "weight"), graph.weight(layer, "bias")},
               {attribute("axis", -1), attribute("epsilon", layer.eps)});
-    if (!graph.is_row) graph.transpose({0, 3, 1, 2});
+    graph.transpose({0, 3, 1, 2});
 }
 
 // x·(erf(x/√2) + 1)/2
@@ -209,14 +200,21 @@ void gelu(const LayerText&, Graph& graph) {
     graph.add("Mul", {graph.value, x});
 }
 
-void linear(const LayerText& layer, Graph& graph) {
-    graph.make_row();
-    graph.add("Gemm", graph.with_weights(layer), {attribute("transB", 1)});
+void flatten(const LayerText&, Graph& graph) {
+    if (graph.H * graph.W > 1) graph.reshape({0, -1, 1, 1});
+    graph.H = graph.W = 1;
 }
 
-// On a row it is a linear layer. On an image it is a Conv, whose weights need four dimensions.
+void linear(const LayerText& layer, Graph& graph) {
+    graph.add("Flatten", {graph.value}, {attribute("axis", 1)});
+    graph.add("Gemm", graph.with_weights(layer), {attribute("transB", 1)});
+    graph.reshape({0, -1, 1, 1});
+    graph.H = graph.W = 1;
+}
+
+// Where images have one pixel, it is a linear layer. A Conv's weights need four dimensions.
 void pointwise(const LayerText& layer, Graph& graph) {
-    if (graph.is_row) return linear(layer, graph);
+    if (graph.H * graph.W == 1) return linear(layer, graph);
     const std::vector<std::string> inputs = graph.with_weights(layer);
     StoredTensor weights = *graph.used[inputs[1]];
     weights.shape.insert(weights.shape.end(), 2, 1);
@@ -227,9 +225,8 @@ void pointwise(const LayerText& layer, Graph& graph) {
 // "NAME/weight": a bare NAME could be the name of a value. No layer has a slash in its name.
 void scale(const LayerText& layer, Graph& graph) {
     const std::string name = graph.prefix + layer.name;
-    StoredTensor weights = graph.weights.tensors.at(name);
-    if (graph.is_row) weights.shape.resize(1);
-    graph.add("Mul", {graph.value, graph.constant(name + "/weight", std::move(weights))});
+    graph.add("Mul",
+              {graph.value, graph.constant(name + "/weight", graph.weights.tensors.at(name))});
 }
 
 struct Form {
@@ -247,7 +244,7 @@ constexpr Form kForms[] = {
     {"dropout", [](auto&, auto&) {}},
     {"elu", [](auto& layer, auto& graph) { graph.add_bent("Elu", layer.number); }},
     {"excite", excite},
-    {"flatten", [](auto&, auto& graph) { graph.make_row(); }},
+    {"flatten", flatten},
     {"gelu", gelu},
     {"hardsigmoid", [](auto&, auto& graph) { graph.add_bent("HardSigmoid", 1 / 6.0f); }},
     {"hardswish", [](auto&, auto& graph) { graph.add("HardSwish", {graph.value}); }},
@@ -318,8 +315,7 @@ void write_onnx(const std::string& path, const ModelCard& card, const SafeTensor
         by_channel("Add", "preprocess.bias", &Preprocess::bias);
     }
     graph.add_layers(parse_model(card.model_text, card.model_name).layers);
-    graph.make_row();
-    graph.add("Identity", {graph.value}, {}, {"logits"});
+    graph.add("Flatten", {graph.value}, {attribute("axis", 1)}, {"logits"});
     if (with_preprocessing)
         graph.add("Softmax", {"logits"}, {attribute("axis", 1)}, {"probabilities"});
 
@@ -348,7 +344,12 @@ void write_onnx(const std::string& path, const ModelCard& card, const SafeTensor
     model.bytes(8, ProtoMessage().bytes(1, "").number(2, kOpset));
     auto metadata = card_to_metadata(card);
     const Resizing resizing = input_resizing(H, W, how, 0, 0);  // of an image of the input's shape
-    metadata["resize"] = json{{"to", {resizing.H, resizing.W}}, {"crop", {H, W}}}.dump();
+    json resize = {{"crop", {H, W}}};
+    if (H == W && how.augment == Augment::none)
+        resize["shorter_side"] = resizing.H;
+    else
+        resize["to"] = {resizing.H, resizing.W};
+    metadata["resize"] = resize.dump();
     for (const auto& [key, value] : metadata)
         model.bytes(14, ProtoMessage().bytes(1, key).bytes(2, value));
     model.head(7, graph_size);

@@ -5,8 +5,8 @@
 //   outputs   "logits", float N×classes; with preprocessing also "probabilities"
 //   weights   initializers, with the names and layouts of model.safetensors
 //   metadata  that of model.safetensors, and "resize": {"to": [rows, columns], "crop": [rows,
-//             columns]}. An image is resized and then cropped to its centre. For a square input
-//             "to" is the length of the shorter side.
+//             columns]} or {"shorter_side": pixels, "crop": …}. An image is resized, in the second
+//             form without a change of its shape, and then cropped to its centre.
 #pragma once
 
 #include <string>

@@ -2,6 +2,7 @@
 #include "src/model/model_builder.h"
 
 #include <cmath>
+#include <utility>
 
 #include "src/model/layers/layers.h"
 
@@ -111,6 +112,9 @@ Window Builder::add_pool(const LayerText& layer) {
     if (w.size_h * w.size_w > kMaxPixels)
         error(layer, "the window of ", layer.kind, " has ", w.size_h * w.size_w,
               " pixels; at most ", kMaxPixels);
+    if (w.pad_h > w.size_h / 2 || w.pad_w > w.size_w / 2)
+        error(layer, "'pad' of ", layer.kind, " may be at most half of 'size', ",
+              pair_text(w.size_h / 2, w.size_w / 2));
     add_line(cat(layer.kind, " ", window_text(w)),
              {1, w.out_h(shape.H), w.out_w(shape.W), shape.C});
     return w;

@@ -5,7 +5,6 @@
 
 #include <map>
 #include <span>
-#include <utility>
 
 #include "src/model/freeze.h"
 #include "src/model/model.h"

@@ -6,12 +6,7 @@ namespace convoy {
 class MaxPool final : public Layer {
  public:
     MaxPool(const LayerText& text, const Fusion& fusion, Builder& builder)
-        : Layer(builder.backend), window_(builder.add_pool(text)), mask_dx_(fusion.mask_dx) {
-        const Window& w = window_;
-        if (w.pad_h > w.size_h / 2 || w.pad_w > w.size_w / 2)
-            builder.error(text, "'pad' of maxpool may be at most half of 'size', ",
-                          pair_text(w.size_h / 2, w.size_w / 2));
-    }
+        : Layer(builder.backend), window_(builder.add_pool(text)), mask_dx_(fusion.mask_dx) {}
 
     Value plan_forward(Value x, MemoryPlan& plan, bool) override {
         plan.op({x});
