@@ -101,6 +101,10 @@ TEST_CASE_FIXTURE(Fixture, "checkpoint: the newest few and the best are kept") {
     save(60, false, 2);
     CHECK(load().meta.position.step == 60);
     CHECK(fs::exists(folder.path() / "step-00000050"));
+    save(45);  // of a run that went back to the best one
+    CHECK(load().meta.position.step == 45);
+    fs::remove(folder.path() / "best");
+    CHECK(find_model_file(folder.path(), log) == folder / "step-00000045/model.safetensors");
 }
 
 TEST_CASE_FIXTURE(Fixture, "checkpoint: any one damaged byte or missing file is noticed") {

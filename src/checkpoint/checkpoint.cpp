@@ -265,7 +265,7 @@ static auto first_valid(std::vector<fs::path> folders, const fs::path& run, cons
         if (std::ranges::find(folders, one) == folders.end()) folders.push_back(one);
     };
     for (const std::string& name : list_checkpoints(run)) add(run / name);
-    for (const char* copy : {"latest", "best"}) add(pointed(run / copy));
+    add(pointed(run / "best"));
     for (const fs::path& folder : folders) try {
             if (fs::is_directory(folder)) return read(folder);
         } catch (const Error& error) {
@@ -280,7 +280,8 @@ Checkpoint load_checkpoint(const std::string& path, Log& log) {
     const fs::path folder = pointed(path);
     if (fs::exists(folder / kMeta)) return read_checkpoint(folder, log);
     return first_valid(
-        {}, folder, [&](const fs::path& one) { return read_checkpoint(one, log); }, log,
+        {pointed(folder / "latest")}, folder,
+        [&](const fs::path& one) { return read_checkpoint(one, log); }, log,
         cat("--resume: ", path,
             " holds no valid checkpoint: name the folder of another run, or leave --resume out to "
             "begin anew"));
@@ -324,7 +325,7 @@ std::string find_model_file(const std::string& path, Log& log) {
         return one / kFiles[0];
     };
     return first_valid(
-        {pointed(folder / "best")}, folder, whole_file, log,
+        {pointed(folder / "best"), pointed(folder / "latest")}, folder, whole_file, log,
         cat("--from: ", path, " holds no model; a run folder has one after its first checkpoint"));
 }
 
