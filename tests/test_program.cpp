@@ -319,7 +319,7 @@ TEST_CASE("program: a run whose images changed goes on at an epoch's end, else b
     run({"--epochs", "1", "--steps", "2", "--out", folder / "half"});
     std::filesystem::remove(folder / "data/a/0.ppm");
     CHECK(contains(run({"--resume", folder / "whole", "--epochs", "2"}), "done: 6 steps"));
-    CHECK(contains(run({"--resume", folder / "half", "--steps", "0"}), "done: 5 steps"));
+    CHECK(contains(run({"--resume", folder / "half", "--epochs", "1"}), "done: 5 steps"));
 }
 
 TEST_CASE("program: a run folder in use is refused; SIGHUP saves and ends a run, but for nohup") {
@@ -346,6 +346,20 @@ TEST_CASE("program: a run folder in use is refused; SIGHUP saves and ends a run,
     second->kill(SIGINT);
     CHECK(second->wait() == 128 + SIGINT);
     CHECK(contains(second->output(), "to continue"));
+}
+
+TEST_CASE("program: a signal at the end of an epoch leaves its validation to --resume") {
+    TempDir folder;
+    const std::string run = folder / "run";
+    const Words one_step = {"--batch", "40", "--epochs", "100000", "--log-every", "1"};
+    Process stopped(folder, "stopped", small(one_step + Words{"--out", run}));
+    REQUIRE(stopped.wait_for("epoch 3/"));
+    stopped.kill(SIGINT);
+    CHECK(stopped.wait() == 128 + SIGINT);
+    const int epochs = json::parse(read_file(run + "/latest/meta.json"))["epoch"].get<int>() + 1;
+    output_of({"--resume", run, "--epochs", cat(epochs)});
+    CHECK(losses_of(run, {"val"}).size() == size_t(epochs));
+    CHECK(losses_of(run, {"epoch"}).size() == size_t(epochs));
 }
 
 TEST_CASE("program: SIGINT to one of two ranks stops both at one step, and the run can go on") {

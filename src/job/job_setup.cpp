@@ -112,6 +112,7 @@ static void decide(JobSetup& setup) {
         settings.erase("split");
         apply_settings(config, settings);
         if (line.given.contains("data")) config.val = "";
+        if (line.given.contains("epochs")) config.steps = 0;
         for (const auto& [name, who] : line.given) {
             const std::string value = get_option(line.config, name), was = get_option(config, name);
             refuse_on_resume(name, was, value);

@@ -136,12 +136,14 @@ void RunFolder::save(const Position& at, bool is_best) {
     log.event("checkpoint", {{"step", at.step}, {"folder", folder}});
 }
 
-void RunFolder::try_to_save(const Position& at, bool is_best) {
+bool RunFolder::try_to_save(const Position& at, bool is_best) {
     try {
         save(at, is_best);
+        return true;
     } catch (const Error& error) {
         log_.notice("error: ", error.what(), ". Training goes on");
         log.event("error", {{"step", at.step}, {"cause", error.what()}, {"goes_on", true}});
+        return false;
     }
 }
 

@@ -40,8 +40,8 @@ class RunFolder : RunState {
     // Saves the state after step at.step, unless it is saved already. Does nothing without a folder
     // or with --schedule range.
     void save(const Position& at, bool is_best = false);
-    // The same during a run: if the disk is full, the checkpoint is missing, but the run continues.
-    void try_to_save(const Position& at, bool is_best = false);
+    // The same during a run: if the disk is full, logs it and returns false, and the run continues.
+    bool try_to_save(const Position& at, bool is_best = false);
     // After an error: saves the last complete step, if this rank has it and no other rank saves it.
     // Does not throw. Returns true if this rank has lost only its contact with the other ranks.
     bool save_after_failure(const std::exception& failure);

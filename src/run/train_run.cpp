@@ -76,7 +76,8 @@ int TrainRun::train() {
     progress_.is_done = false;
     folder_.log.commit();
     traces_.watch_for_stalls();
-    while (!over() || epoch_done()) {  // done: a rank was lost before the epoch was closed
+    // Done: a rank was lost, or a signal came, before the epoch was closed.
+    while (!over() || (epoch_done() && !progress_.stopped)) {
         if (engine_.head_only && progress_.at.epoch >= config_.freeze_epochs) {
             engine_.thaw();
             if (setup_.rank() == 0)
@@ -186,12 +187,12 @@ void TrainRun::end_epoch() {
     recovery_.compare_weights();
     report_.tell_usage();
     const Position at = progress_.at;
-    if (progress_.logged_epoch < at.epoch)
+    if (progress_.logged_epoch < at.epoch && progress_.epoch_sums.count > 0)
         folder_.log.epoch(at, progress_.epoch_sums, progress_.spent);
     progress_.logged_epoch = at.epoch;
     if (engine_.val_loader && !progress_.stopped && config_.schedule != Schedule::kRange)
         validate();
-    progress_.go_to({at.epoch + 1, 0, at.step});
+    if (!progress_.stopped) progress_.go_to({at.epoch + 1, 0, at.step});  // else --resume does
     folder_.log.commit();
 }
 
@@ -218,11 +219,13 @@ void TrainRun::validate() {
     const double top1 = sums.top1_part();
     progress_.stale = top1 > progress_.peak_top1 ? 0 : progress_.stale + 1;
     progress_.peak_top1 = std::max(progress_.peak_top1, top1);
-    const bool is_best = top1 > progress_.best_top1;
-    if (is_best) progress_.best_top1 = top1;
+    const double best = progress_.best_top1;
+    const bool is_best = top1 > best;
+    progress_.best_top1 = std::max(best, top1);
     folder_.log.validation(progress_.at, sums, is_best);
-    if (is_best && config_.save_every > 0)
-        folder_.try_to_save({progress_.at.epoch + 1, 0, progress_.at.step}, true);
+    if (is_best && config_.save_every > 0 &&
+        !folder_.try_to_save({progress_.at.epoch + 1, 0, progress_.at.step}, true))
+        progress_.best_top1 = best;
 }
 
 // Ranks agree on a signal with their sums, so after a local step it must wait for a meeting.

@@ -2,8 +2,6 @@
 // validations. README.md draws its parts.
 #pragma once
 
-#include <string>
-
 #include "src/run/recovery.h"
 
 namespace convoy {
