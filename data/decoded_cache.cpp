@@ -33,28 +33,27 @@ class DecodedSource final : public ChangedSource {
 
     // Replaces `bytes` by the pixels too, so that the caller does not decode once more.
     void keep(size_t i, Bytes& bytes) const {
+        int64_t size = 0;
         try {
             Decoder decoder(channels_);
             decoder.open(bytes, "");
             const std::string header =
                 cat(channels_ == 1 ? "P5 " : "P6 ", decoder.W(), " ", decoder.H(), " 255\n");
-            const int64_t size =
-                int64_t(header.size()) + int64_t(decoder.H()) * decoder.W() * channels_;
-            if (room_->fetch_sub(size) < size) {
-                room_->fetch_add(size);
-                return;
+            size = int64_t(header.size()) + int64_t(decoder.H()) * decoder.W() * channels_;
+            if (room_->fetch_sub(size) >= size) {
+                Image image;
+                decoder.read(image);
+                bytes.assign(header.begin(), header.end());
+                bytes.insert(bytes.end(), image.pixels.begin(), image.pixels.end());
+                auto kept = std::make_unique<Bytes>(bytes);
+                Bytes* none = nullptr;
+                if (kept_[i].compare_exchange_strong(none, kept.get())) {
+                    kept.release();
+                    return;
+                }
             }
-            Image image;
-            decoder.read(image);
-            bytes.assign(header.begin(), header.end());
-            bytes.insert(bytes.end(), image.pixels.begin(), image.pixels.end());
-            auto kept = std::make_unique<Bytes>(bytes);
-            Bytes* none = nullptr;
-            if (kept_[i].compare_exchange_strong(none, kept.get()))
-                kept.release();
-            else
-                room_->fetch_add(size);  // another thread was first
         } catch (const Error&) {}
+        room_->fetch_add(size);  // no room, damaged, or another thread was first
     }
 
     const int channels_;
@@ -73,12 +72,12 @@ int64_t decoded_bytes(const Source& source, int channels) {
     Decoder decoder(channels);
     double pixels = 0;
     int64_t images = 0;
-    for (size_t i = 0, n = std::min<size_t>(source.size(), 32); i < n; ++i) try {
+    for (size_t i = 0, n = std::min<size_t>(source.size(), 32); i < n; ++i)
+        image_fault(source, i * source.size() / n, [&] {  // a bad one is named when its turn comes
             source.read(i * source.size() / n, bytes);
             decoder.open(bytes, "");
             pixels += double(decoder.H()) * decoder.W(), ++images;
-        } catch (const Error&) {  // its turn to be named comes
-        }
+        });
     return images ? int64_t(pixels * channels / double(images) * double(source.size())) : 0;
 }
 

@@ -254,8 +254,10 @@ class RemoteFetcher {
         const File file(part, O_RDWR | O_CREAT);
         const auto fault = [&] { return Answer{.fault = cat(part, ": ", std::strerror(errno))}; };
         if (file.number < 0) return fault();
-        while (!file.lock())  // another process fetches it
+        while (!file.lock()) {  // another process fetches it
+            if (errno != EWOULDBLOCK) return fault();
             if (is_complete(object) || pause(0.1)) return {};
+        }
         if (is_complete(object)) return {};
         ObjectInfo info = object.info;
         if (file.size() > info.size && ftruncate(file.number, 0) != 0) return fault();

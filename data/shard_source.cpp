@@ -44,7 +44,7 @@ void check_room(const std::vector<Shard>& shards, const std::vector<Visit>& visi
     if (most > room)
         fail("shards that are read at the same time have ", bytes_text(double(most)),
              ", more than --cache may hold: give --cache DIR:", (most >> 20) + 1,
-             "M or more, or shuffle fewer images at a time with --shuffle window=N");
+             "M or more (training can also shuffle fewer images at a time: --shuffle window=N)");
 }
 
 class ShardSource final : public Source {

@@ -3,13 +3,13 @@
 
 #include <opencv2/core.hpp>
 
+#include "data/large_image.h"
 #include "src/base/check.h"
 
 namespace convoy {
 
 std::vector<float> whitening_filters(const Source& source, const Preprocess& training, int R,
                                      int S) {
-    constexpr size_t kMostImages = 5000;
     const Preprocess how = training.for_validation();
     const auto [H, W, C] = how.size;
     const int n = R * S * C;
@@ -20,16 +20,16 @@ std::vector<float> whitening_filters(const Source& source, const Preprocess& tra
     ImageBuffers buffers(C);
     auto& [decoder, bytes, image, row_buffers] = buffers;
     double patches = 0;
-    const size_t images = std::min(source.size(), kMostImages);
+    const double work = double(H - R + 1) * (W - S + 1) * n * n;  // per image
+    const size_t images = std::min(source.size(), size_t(std::clamp(1e10 / work, 1.0, 5e3)));
     for (size_t i = 0; i < images; ++i) {
-        try {
-            const size_t sample = i * source.size() / images;
+        const size_t sample = i * source.size() / images;
+        const auto read = [&] {
             source.read(sample, bytes);
             decoder.open(bytes, "");
             decoder.read(image);
-        } catch (const Error&) {  // the loader names it
-            continue;
-        }
+        };
+        if (!image_fault(source, sample, read).empty()) continue;  // the loader names it
         input_row(image, how, 0, 0, row_buffers, row.data());
         for (int h = 0; h + R <= H; ++h)
             for (int w = 0; w + S <= W; ++w, ++patches) {

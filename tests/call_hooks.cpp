@@ -50,6 +50,7 @@ ssize_t call_recv_chk(int, void*, size_t, size_t, int) __asm__("__recv_chk");
 int call_connect(int, const void*, socklen_t) __asm__("connect");
 int call_accept(int, void*, socklen_t*) __asm__("accept");
 int call_fsync(int) __asm__("fsync");
+int call_flock(int, int) __asm__("flock");
 int call_rename(const char*, const char*) __asm__("rename");
 int call_renameat2(int, const char*, int, const char*, unsigned) __asm__("renameat2");
 int call_symlink(const char*, const char*) __asm__("symlink");
@@ -79,6 +80,10 @@ int call_fsync(int file) {
     if (on_file_call) on_file_call();
     if (refused == "fsync") return errno = EINVAL, -1;
     return int(syscall(SYS_fsync, file));
+}
+int call_flock(int file, int how) {
+    if (refused == "flock") return errno = ENOSYS, -1;
+    return int(syscall(SYS_flock, file, how));
 }
 int call_rename(const char* from, const char* to) {
     if (on_file_call) on_file_call();

@@ -227,6 +227,7 @@ TEST_CASE("an exception in a decode thread travels to next(); start() begins afr
         CHECK(read_all() < 0);
         CHECK(read_all() < 0);  // and does not hang
         CHECK(rig->take_bad_reasons().empty());
+        CHECK_THROWS(decoded_bytes(*source, 3));
     }
 }
 

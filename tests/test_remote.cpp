@@ -7,6 +7,7 @@
 
 #include "data/http.h"
 #include "data/records.h"
+#include "tests/call_hooks.h"
 #include "tests/data_files.h"
 #include "tests/golden.h"
 #include "tests/golden_shards.h"
@@ -328,6 +329,11 @@ TEST_CASE("remote: a file that a run left unfinished is continued by the next") 
     CHECK(world.fetches[1].begin > kSize / 3);
     CHECK(world.fetches[2].begin == world.fetches[1].begin);
     CHECK(world.files().size() == 1);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    refused = "flock";  // a file system without locks
+    CHECK_FAILS(world.read("/whole"), ".part: Function not implemented");
+    refused = "";
+#endif
 }
 
 TEST_CASE("remote: a complete file serves later runs, for as long as the object is the same") {
