@@ -35,13 +35,17 @@ Loader::Loader(SourcePtr source, const Preprocess& how, LoaderOptions options,
         batch.second_labels.reserve(most), batch.first_parts.reserve(most);
         slots_[i].partner.resize(how_.size.elems());
     }
-    for (size_t i = 0; i < size_t(options_.threads); ++i) {
-        Track* const track = i < options_.tracks.size() ? options_.tracks[i] : nullptr;
-        threads_.emplace_back([this, track] { decode_rows(track); });
-    }
+    for (size_t i = 0; i < size_t(options_.threads); ++i) try {
+            Track* const track = i < options_.tracks.size() ? options_.tracks[i] : nullptr;
+            threads_.emplace_back([this, track] { decode_rows(track); });
+        } catch (const std::system_error& error) {
+            stop();
+            fail("only ", i, " of ", options_.threads, " threads can be created to decode images (",
+                 error.what(), "); give a smaller --decode-threads");
+        }
 }
 
-Loader::~Loader() {
+void Loader::stop() {
     {
         std::lock_guard lock(mutex_);
         stopping_ = true;

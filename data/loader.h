@@ -4,7 +4,6 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -64,7 +63,7 @@ class Loader {
  public:
     Loader(SourcePtr source, const Preprocess& how, LoaderOptions options,
            std::vector<float*> slots);
-    ~Loader();  // stops and joins the threads
+    ~Loader() { stop(); }
 
     // The largest share that a step can have: a slot must hold it.
     static int64_t max_share(const LoaderOptions& options);
@@ -87,6 +86,7 @@ class Loader {
     double waited_seconds() const;  // total time that next() blocked
 
  private:
+    void stop();  // and join the threads
     enum class State { free, filling, ready, lent };
     struct Slot {
         Batch batch;

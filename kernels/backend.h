@@ -356,7 +356,7 @@ constexpr const char* name_of(Precision precision) {
 }
 
 struct BackendOptions {
-    int threads = 0;  // compute threads; 0: as many as this process may use (affinity and cgroup)
+    int threads = 0;  // compute threads; 0: one for each core that this process may use
     ConvMethod conv = ConvMethod::kAuto;
     Precision precision = Precision::kFp32;
 };

@@ -69,6 +69,13 @@ TEST_CASE("memory that the system does not have is told in GB, with the options 
         CHECK_FAILS(Memory(size_t(200'000'000'000'000) / 4), text);
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_CASE("ThreadPool ends the threads that it has if the system allows no more, and says so") {
+    const TightLimit limit(RLIMIT_AS, 1ull << 33);  // room for some thousand stacks
+    CHECK_FAILS(ThreadPool(9'000), " of 9000 threads can be created");
+}
+#endif
+
 TEST_CASE("ThreadPool keeps up over many short jobs, and wakes after a rest") {
     ThreadPool pool(3);
     std::atomic<int> count{0};

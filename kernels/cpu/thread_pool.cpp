@@ -1,6 +1,9 @@
 #include "kernels/cpu/thread_pool.h"
 
+#include <system_error>
 #include <utility>
+
+#include "src/base/check.h"
 
 namespace convoy {
 
@@ -57,10 +60,16 @@ struct FlushSubnormals {
 }  // namespace
 
 ThreadPool::ThreadPool(int threads, bool flushes) : flushes_(flushes), shares_(size_t(threads)) {
-    for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
+    for (int t = 1; t < threads; ++t) try {
+            workers_.emplace_back([this, t] { work(t); });
+        } catch (const std::system_error& error) {
+            stop();
+            fail("only ", t, " of ", threads, " threads can be created (", error.what(),
+                 "); give --threads ", t);
+        }
 }
 
-ThreadPool::~ThreadPool() {
+void ThreadPool::stop() {
     stop_ = true;
     started_.fetch_add(1, std::memory_order_release);
     started_.notify_all();

@@ -26,7 +26,7 @@ class ThreadPool {
     // flushes: tasks treat subnormal numbers (below 2^-126) as 0, as AMX always does: arithmetic on
     // them is many times slower.
     explicit ThreadPool(int threads, bool flushes = false);
-    ~ThreadPool();
+    ~ThreadPool() { stop(); }
     ThreadPool(const ThreadPool&) = delete;
     ThreadPool& operator=(const ThreadPool&) = delete;
 
@@ -59,6 +59,7 @@ class ThreadPool {
     void run(int n, Call call, void* fn);
     void work(int thread);
     void do_share(int thread);
+    void stop();
 
     struct alignas(64) Share {
         std::atomic<int> taken{0};  // tasks of this share
