@@ -44,6 +44,11 @@ residual r relu no
   pointwise q out 16
   scale s start 0.5
 end
+excite
+  avgpool 1
+  conv2d e1 out 1 size 1
+  conv2d e2 out 16 size 1
+end
 conv2d c2 out classes size 1
 avgpool 1
 flatten

@@ -113,7 +113,7 @@ void with_words(Cpu& cpu, const PatchesOf<T>& a, const RightSideOf<T>& b, F&& f)
         f(cpu.micro, a, b, Floats());
     } else {
         if (!cpu.micro.pairs || a.C % 2) return f(cpu.micro, a, b, Widened());
-        if (b.step_k != 1) return f(*cpu.micro.pairs, words(a), b, Pairs());
+        if (b.step_j == 1) return f(*cpu.micro.pairs, words(a), b, Pairs());
         ENSURE(!b.tap_start && b.step_j % 2 == 0, "step_j is ", b.step_j);
         f(*cpu.micro.pairs, words(a),
           RightSide{reinterpret_cast<const float*>(b.b), 1, b.step_j / 2}, Floats());
