@@ -184,6 +184,8 @@ DataSet open_data(const DataOptions& options, Log& log) {
 
     const Names classes =
         choose_classes(train.known, options.classes, "'" + train.where + "'", options.part);
+    if (const std::string* other = first_not_in(train.known, classes))
+        log.info("class '", *other, "' of '", train.where, "' is not used");
     DataSet set;
     set.train = open_listing(train, classes, options, log);
     std::vector<char> has_images(classes.size());

@@ -328,6 +328,8 @@ std::vector<Shard> open_shards(const std::vector<std::string>& names, const Inde
     for (const size_t i : todo) files[i]->prepare();
     for_each_parallel(todo.size(), options.threads, [&](size_t k) {
         Shard& shard = shards[todo[k]];
+        if (const int signal = options.stop ? options.stop() : 0)
+            fail("stopped by signal ", signal, " while shards were indexed");
         index_shard(shard, names[todo[k]], files[todo[k]], options.remote);
         files[todo[k]]->finish();
         progress.add(shard.storage->size());

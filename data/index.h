@@ -22,6 +22,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -65,9 +66,10 @@ struct Shard {
 };
 
 struct IndexOptions {
-    std::string cache;  // folder if the shards' own cannot be written; "": the user's
-    int threads = 1;    // shards scanned at a time
-    Remote remote;      // for URLs
+    std::string cache;               // folder if the shards' own cannot be written; "": the user's
+    int threads = 1;                 // shards scanned at a time
+    Remote remote;                   // for URLs
+    std::function<int()> stop = {};  // if it returns other than 0, the scan ends
 };
 
 // Opens the shards of these names. Their indexes come from the index file if it matches. The other

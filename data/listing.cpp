@@ -213,7 +213,7 @@ void tell_faults(const std::vector<Shard>& shards, Log& log) {
 Listing list_shards(const Place& place, const Names& base, const DataOptions& options,
                     const Remote& remote, Log& log) {
     auto shards = std::make_shared<std::vector<Shard>>(
-        open_shards(place.shards, {options.cache, options.threads, remote}, log));
+        open_shards(place.shards, {options.cache, options.threads, remote, options.stop}, log));
     std::set<Label> labels;
     for (Shard& shard : *shards) {
         leave_out_unlabelled(shard.index);

@@ -191,7 +191,9 @@ TEST_CASE("--classes keeps those, in that order, in training and validation") {
     TempDir dir;
     for (const char* part : {"train", "val"})
         for (const char* name : {"a", "b", "c"}) put_class(dir / cat(part, "/", name), 2);
-    const DataSet set = open({.train = dir.path(), .classes = {"c", "a"}});
+    std::string log;
+    const DataSet set = open({.train = dir.path(), .classes = {"c", "a"}}, &log);
+    CHECK(contains(log, "class 'b' of "));
     CHECK(set.train->classes() == std::vector<std::string>{"c", "a"});
     CHECK(set.train->name(0) == dir / "train/c/0.jpg");
     CHECK(set.train->label(0) == 0);
