@@ -347,8 +347,7 @@ void Decoder::read(Crop crop, Image& image) {
         bgr = decode_by_opencv(bytes_, name_, kColour);
     if (bgr.empty())
         fail(name_, ": truncated or damaged",
-             image_extension(bytes_) == "tif" ? ", or compressed in a way that is not read here"
-                                              : "");
+             image_extension(bytes_) == "tif" ? ", or of a kind not read here (32 bits)" : "");
     if (bgr.rows != H_ || bgr.cols != W_)
         fail(name_, ": damaged: the header says ", W_, "x", H_, ", the image is ", bgr.cols, "x",
              bgr.rows);

@@ -74,8 +74,10 @@ TEST_CASE(
         fresh(kNet, {.classes = 7, .seed = 2}, *backend);
     SafeTensors content = export_weights(old, *backend);
     content.tensors["extra"] = {"F32", {1}, {0}};
-    CHECK_THROWS_WITH_AS(import_weights(content, fresh, *backend, false),
-                         "'g.weight' is 2x5 in the weights, 7x5 in the model", Error);
+    CHECK_THROWS_WITH_AS(
+        import_weights(content, fresh, *backend, false),
+        "'g.weight' is 2x5 in the weights, 7x5 in the model; check --model, --classes and --size",
+        Error);
     const std::vector<float> head(fresh.params().find("g.weight")->value.floats(),
                                   fresh.params().find("g.weight")->value.floats() + 35);
     const ImportReport report = import_weights(content, fresh, *backend, true);

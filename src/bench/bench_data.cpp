@@ -3,6 +3,7 @@
 
 #include "data/decode.h"
 #include "data/decoded_cache.h"
+#include "data/large_image.h"
 #include "src/base/check.h"
 #include "src/bench/bench.h"
 
@@ -19,15 +20,17 @@ struct Stage {
 // Times all stages in turns, sample by sample, so that a disturbance hits all of them. Samples come
 // from the whole set, because the first ones may all be of one class. The first 64 are not timed:
 // they fill caches and allocate buffers. Returns the number of samples that were timed.
-size_t time_stages(std::vector<Stage>& stages, size_t samples, double seconds) {
-    for (size_t i = 0; i < std::min<size_t>(samples, 64); ++i)
-        for (Stage& stage : stages) stage.one(i);
+size_t time_stages(std::vector<Stage>& stages, const Source& source, double seconds) {
+    // A bad image takes its time, too.
+    const auto run = [&](Stage& stage, size_t i) { image_fault(source, i, [&] { stage.one(i); }); };
+    for (size_t i = 0; i < std::min<size_t>(source.size(), 64); ++i)
+        for (Stage& stage : stages) run(stage, i);
     constexpr size_t kPrime = 7919;
     size_t done = 0;
     for (const auto begin = Clock::now(); done == 0 || seconds_since(begin) < seconds; ++done)
         for (Stage& stage : stages) {
             const auto start = Clock::now();
-            stage.one(done * kPrime % samples);
+            run(stage, done * kPrime % source.size());
             stage.seconds += seconds_since(start);
         }
     return done;
@@ -102,7 +105,7 @@ void bench_data(std::shared_ptr<const Source> source, const Preprocess& how,
              input_row(image, how, 0, i, buffers, row.data());
          }},
     };
-    const double samples = double(time_stages(stages, source->size(), seconds));
+    const double samples = double(time_stages(stages, *source, seconds));
     for (const Stage& stage : stages) print(stage.name, 1, samples / stage.seconds);
 
     const auto time_loaders = [&](const char* name, std::shared_ptr<const Source> from) {

@@ -71,7 +71,7 @@ ImportReport import_weights(const SafeTensors& from, Model& model, Backend& back
                  "), which the model has");
         if (!partial)
             fail("'", param->name, "' is ", shape_text(found->second.shape), " in the weights, ",
-                 shape_text(shape), " in the model");
+                 shape_text(shape), " in the model; check --model, --classes and --size");
         misfits.insert(layer_name(*param));
     }
 

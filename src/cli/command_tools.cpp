@@ -42,8 +42,7 @@ static bool writes(const Config& config, FileFormat first, FileFormat second, co
 
 int command_pack(const CommandLine& line, Log& log, const Stop&) {
     Config config = line.config;
-    if (line.files.size() != 2 || line.given.contains("data"))
-        fail("pack takes a data set and a folder, and no --data: trainer pack SRC OUT");
+    if (line.files.size() != 2) fail("pack takes a data set and a folder: trainer pack SRC OUT");
     config.data = line.files[0];
     const bool to_tar =
         writes(config, FileFormat::kTar, FileFormat::kTfrecord, "tar or tfrecord", true);
@@ -149,7 +148,8 @@ int command_import(const CommandLine& line, Log& log, const Stop&) {
     Config config = line.config;
     if (line.files.size() != 1)
         fail("import takes one file: trainer import ", row_of(kImport).usage);
-    if (config.out.empty()) fail("import needs --out FILE.safetensors");
+    if (!config.out.ends_with(".safetensors"))
+        fail("import needs --out FILE.safetensors; `export --from` writes ONNX");
     const SafeTensors content = read_weights(line.files[0], log);
     const auto backend = make_backend("cpu");
     if (!line.given.contains("model"))
@@ -158,10 +158,7 @@ int command_import(const CommandLine& line, Log& log, const Stop&) {
     std::vector<std::string> classes = split(config.classes, ',');
     if (config.classes.empty()) classes = numbered_classes(content, text, *backend);
     Model model(text, model_options(config, int(classes.size())), *backend);
-    const ImportReport report = import_weights(content, model, *backend, /*partial=*/true);
-    if (!report.fresh.empty())
-        fail(line.files[0], " does not fill a ", config.model, " with ", classes.size(),
-             " classes: ", report.text(), "; train the missing layers with --init");
+    const ImportReport report = import_weights(content, model, *backend, /*partial=*/false);
     SafeTensors out = export_weights(model, *backend);
     for (auto& [name, tensor] : out.tensors)  // counters of batches
         if (tensor.dtype == "I64" && content.tensors.contains(name))
