@@ -242,11 +242,12 @@ void RunReport::print_ranks() const {
 std::string RunReport::split_groups() const {
     if (config_.bn_group == 0 || !engine_.model->has_batch_norm() || !engine_.sharing.parts.empty())
         return "";
+    const std::vector<double>& shares = engine_.sharing.shares;  // of ranks, or of pipelines
     const auto cuts_of = [&](int64_t images) {
         const auto group = [&](int64_t i) { return part_of(i, images, config_.bn_group); };
         std::vector<std::string> cuts;
-        for (int rank = 0; rank + 1 < setup_.world(); ++rank)
-            if (const int64_t cut = share_of(images, setup_.shares.weights, rank).end;
+        for (int i = 0; i + 1 < std::ssize(shares); ++i)
+            if (const int64_t cut = share_of(images, shares, i).end;
                 cut > 0 && cut < images && group(cut - 1) == group(cut))
                 cuts.push_back(std::to_string(cut));
         return cuts;

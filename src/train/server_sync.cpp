@@ -20,6 +20,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
 #include <optional>
 #include <vector>
 
@@ -156,7 +157,7 @@ class ServerSync final : public Sync {
             "{:.2f} MB of weights (a ring: {:.2f} MB)",
             S, W, S == 1 ? "serves" : "serve", S == W ? mb * (W - 1) / W : mb, mb * (W - 1) / S,
             2 * mb * (W - 1) / W);
-        if (async())
+        if (async() && staleness_ < INT_MAX)
             text += fmt::format("; at most {} steps ahead of the slowest rank", staleness_);
         if (communicator_.min_world() > 0)
             text += "; if a rank is lost, the others return to the last checkpoint or epoch";
