@@ -1,9 +1,6 @@
 // coordinator.h — gathers the ranks of a job, gives them their numbers, receives their heartbeats,
-// and tells all of them the first cause when one is lost. Gradients do not pass here.
-//
-//   GATHERING ──all here, dead or silent──► FORMING ──all READY──► RUNNING ──all left──► next job
-//       ▲                                      │                      │
-//       └───────────── a rank or a link is lost, a rank joins or leaves ┘
+// and tells all of them the first cause when one is lost. Gradients do not pass here. elastic.md
+// draws its states.
 //
 // It gathers the ranks of a new job by their options (roster.h). After a ring broke, a majority of
 // its ranks decides (regroup.h). If the coordinator's process is lost, the lowest living rank

@@ -1,9 +1,6 @@
 // membership.h — this process's part in a job: the control thread with its one connection to the
 // coordinator (and the coordinator itself, if this rank serves it), heartbeats, and the job's end.
-//
-//   JOINING ─WELCOME─► CONNECTING ─links─► READY ─GENERATION─► OPEN ─► LEFT
-//      ▲                    │                │                  │
-//      └──── regroup() ── BROKEN ◄── a rank or a link is lost ──┘
+// elastic.md draws its states.
 //
 // The control thread never computes and never waits for a collective, so that heartbeats leave in
 // time however long a kernel runs or a neighbour takes.

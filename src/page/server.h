@@ -4,10 +4,11 @@
 //   /state.json   ?after=N (state.h)       /metrics                          for Prometheus
 //
 // One thread sleeps until a request comes. Limits: 32 connections, 8 KB for the head of a request,
-// no body, 10 seconds of silence. No request changes the run. At a loopback address every user of
-// the machine may look. A request must name the server by an address or as localhost; another name
-// in Host is refused, because a web site could point its own name here. At other addresses a
-// request needs the view token, in the URL (?t=…, which sets a cookie) or as Authorization: Bearer.
+// no body, 10 seconds for a request and its answer. No request changes the run. At a loopback
+// address every user of the machine may look. A request must name the server by an address or as
+// localhost; another name in Host is refused, because a web site could point its own name here. At
+// other addresses a request needs the view token, in the URL (?t=…, which sets a cookie) or as
+// Authorization: Bearer.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,7 @@
 //   diloco    v  = M·v + d                               v: the outer momentum, 0 at first
 //             w' = w + LR·(d + M·v)   Nesterov           diloco:H:LR:M, by default 0.7 and 0.9
 //
-// DiLoCo: Douillard et al. (2023). Running statistics and the optimizer's state become their plain
+// DiLoCo: Douillard et al. (2023). Running statistics and the optimizer's state become the same
 // mean (momentum: Yu, Jin, Yang, ICML 2019), so a checkpoint holds one state for any number of
 // ranks. Every rank computes v, so v is not sent. Ranks send the change since the last average. So
 // with --wire bf16 the change is rounded, not the weights; every rank ends with the same bits.
