@@ -15,7 +15,6 @@
 
 #include "src/base/check.h"
 #include "src/base/number.h"
-#include "src/base/text.h"
 
 namespace convoy {
 namespace {

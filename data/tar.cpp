@@ -3,7 +3,6 @@
 #include <archive_entry.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <exception>
 #include <memory>
 #include <nlohmann/json.hpp>

@@ -1,7 +1,6 @@
 // communicator.cpp — one thread that runs the collectives of a rank in the order of their calls.
 #include "net/communicator.h"
 
-#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <mutex>

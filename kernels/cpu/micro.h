@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <optional>
-#include <utility>
 
 #include "kernels/backend.h"
 #include "kernels/cpu/elements.h"

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <boost/locale/utf.hpp>
-#include <cctype>
 #include <cstdlib>
 #include <numeric>
 

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <ctime>
 #include <exception>
 #include <system_error>
 

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
