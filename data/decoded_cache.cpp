@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "data/decode.h"
+#include "data/large_image.h"
 #include "src/base/check.h"
 
 namespace convoy {

@@ -97,7 +97,7 @@ uint16_t free_port() {
     try {
         return tcp::acceptor(io, any, /*reuse_addr=*/false).local_endpoint().port();
     } catch (const std::system_error& e) {
-        fail("no port is free on 127.0.0.1: ", reason(e.code()));
+        fail("no port is free on 127.0.0.1: ", e.code().message());
     }
 }
 
