@@ -21,7 +21,7 @@ std::vector<float> whitening_filters(const Source& source, const Preprocess& tra
     auto& [decoder, bytes, image, row_buffers] = buffers;
     double patches = 0;
     const double work = double(H - R + 1) * (W - S + 1) * n * n;  // per image
-    const size_t images = std::min(source.size(), size_t(std::clamp(1e10 / work, 1.0, 5e3)));
+    const size_t images = std::min(source.size(), size_t(std::clamp(1e10 / work, 8.0, 5e3)));
     for (size_t i = 0; i < images; ++i) {
         const size_t sample = i * source.size() / images;
         const auto read = [&] {

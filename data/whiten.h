@@ -18,7 +18,7 @@ namespace convoy {
 
 // The 2·R·S·C filters for patches of R x S pixels, [filter][r][s][c], by falling λ: first all with
 // +, then all with −. Uses all patches of up to 5,000 images, fewer if they are large, spread over
-// the source, and skips images that do not decode. Blocks (a second, at most some seconds). Throws
+// the source, and skips images that do not decode. Blocks (up to some seconds). Throws
 // Error if no image decodes.
 std::vector<float> whitening_filters(const Source& source, const Preprocess& how, int R, int S);
 

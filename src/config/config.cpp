@@ -58,7 +58,7 @@ static const Option kOptions[] = {
      "fraction of images that may fail to decode before the run stops", from(0, 1)},
     {"decode-threads", "Data", &C::decode_threads, "auto|D",
      kFit | kLrFind | kEval | kPredict | kCheck | kPack | kBenchData, 0,
-     "threads that decode; auto: half of the processors (pack: all)", from(0, 1024)},
+     "threads that decode; auto: half of the processors (pack, check: all)", from(0, 1024)},
     {"cache-decoded", "Data", &C::cache_decoded, "SIZE", kChanges, 0,
      "bytes of memory, such as 2G, for images that are kept decoded"},
 

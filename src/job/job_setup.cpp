@@ -112,7 +112,6 @@ static void decide(JobSetup& setup) {
         settings.erase("split");
         apply_settings(config, settings);
         if (line.given.contains("data")) config.val = "";
-        if (line.given.contains("epochs")) config.steps = 0;
         for (const auto& [name, who] : line.given) {
             const std::string value = get_option(line.config, name), was = get_option(config, name);
             refuse_on_resume(name, was, value);
@@ -120,6 +119,7 @@ static void decide(JobSetup& setup) {
                 setup.job.log.notice("--", name, " was ", was, " in the checkpoint and is ", value,
                                      " from here on");
             set_option(config, name, value);
+            if (who == "--epochs") config.steps = 0;  // --steps comes after it
         }
         const ModelCard card =
             card_from_metadata(setup.resumed->model.metadata, setup.resumed->folder);

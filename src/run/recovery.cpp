@@ -48,7 +48,7 @@ void Recovery::start() {
         std::error_code none;
         const auto resumed = std::filesystem::absolute(setup_.resumed->folder);
         if (std::filesystem::equivalent(folder_.path(), resumed.parent_path(), none))
-            folder_.set_saved(at.step);
+            folder_.set_saved(at.consumed < engine_.loader->samples() ? at.step : -1);
         log_.info("resumed from ", setup_.resumed->folder, ": epoch ", at.epoch + 1, ", ",
                   at.consumed, " images into it, step ", at.step);
         setup_.resumed.reset();
