@@ -2,7 +2,6 @@
 #include "src/model/model_builder.h"
 
 #include <cmath>
-#include <utility>
 
 #include "src/model/layers/layers.h"
 

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <span>
+#include <utility>
 
 #include "src/model/freeze.h"
 #include "src/model/model.h"
