@@ -119,7 +119,7 @@ static void decide(JobSetup& setup) {
                 setup.job.log.notice("--", name, " was ", was, " in the checkpoint and is ", value,
                                      " from here on");
             set_option(config, name, value);
-            if (who == "--epochs") config.steps = 0;  // --steps comes after it
+            if (who == "--epochs") config.steps = 0;  // a given --steps follows
         }
         const ModelCard card =
             card_from_metadata(setup.resumed->model.metadata, setup.resumed->folder);

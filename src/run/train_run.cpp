@@ -76,7 +76,7 @@ int TrainRun::train() {
     progress_.is_done = false;
     folder_.log.commit();
     traces_.watch_for_stalls();
-    // Done: a rank was lost, or a signal came, before the epoch was closed.
+    // An epoch may be done but not closed: a rank was lost, or a signal came, at its end.
     while (!over() || (epoch_done() && !progress_.stopped)) {
         if (engine_.head_only && progress_.at.epoch >= config_.freeze_epochs) {
             engine_.thaw();
@@ -192,7 +192,7 @@ void TrainRun::end_epoch() {
     progress_.logged_epoch = at.epoch;
     if (engine_.val_loader && !progress_.stopped && config_.schedule != Schedule::kRange)
         validate();
-    if (!progress_.stopped) progress_.go_to({at.epoch + 1, 0, at.step});  // else --resume does
+    if (!progress_.stopped) progress_.go_to({at.epoch + 1, 0, at.step});  // else --resume will
     folder_.log.commit();
 }
 
