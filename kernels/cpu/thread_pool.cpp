@@ -79,15 +79,15 @@ void ThreadPool::stop() {
 void ThreadPool::run(int n, Call call, void* fn) {
     call_ = call, fn_ = fn, n_ = n;
     for (Share& share : shares_) share.taken.store(0, std::memory_order_relaxed);
-    const uint32_t helpers = n > 1 ? uint32_t(workers_.size()) : 0;
-    finished_.store(0, std::memory_order_relaxed);
-    if (helpers > 0) {
+    if (n > 1 && !workers_.empty()) {
+        inside_.store(0, std::memory_order_release);
         started_.fetch_add(1, std::memory_order_release);
         started_.notify_all();
     }
     do_share(0);
-    for (uint32_t done; (done = finished_.load(std::memory_order_acquire)) != helpers;)
-        wait_change(finished_, done);
+    uint32_t inside = inside_.fetch_or(kClosed, std::memory_order_acq_rel) | kClosed;
+    for (; inside != kClosed; inside = inside_.load(std::memory_order_acquire))
+        wait_change(inside_, inside);
     if (failed_.exchange(false)) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
@@ -113,11 +113,13 @@ void ThreadPool::do_share(int thread) {
 void ThreadPool::work(int thread) {
     for (uint32_t seen = 0;;) {
         wait_change(started_, seen);
-        ++seen;  // one job at a time: the caller waits for all workers before the next
+        seen = started_.load(std::memory_order_acquire);
         if (stop_) return;
+        uint32_t inside = inside_.load(std::memory_order_acquire);
+        while (!(inside & kClosed) && !inside_.compare_exchange_weak(inside, inside + 1)) {}
+        if (inside & kClosed) continue;
         do_share(thread);
-        finished_.fetch_add(1, std::memory_order_release);
-        finished_.notify_one();
+        if (inside_.fetch_sub(1, std::memory_order_release) == kClosed + 1) inside_.notify_one();
     }
 }
 

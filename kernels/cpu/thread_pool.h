@@ -72,11 +72,14 @@ class ThreadPool {
     Call call_ = nullptr;
     void* fn_ = nullptr;
     int n_ = 0;
-    bool stop_ = false;
+    std::atomic<bool> stop_{false};
     std::exception_ptr error_;  // the first error of the job
     std::atomic<bool> failed_{false};
-    std::atomic<uint32_t> started_{0};   // jobs started
-    std::atomic<uint32_t> finished_{0};  // workers done with the current job
+    std::atomic<uint32_t> started_{0};  // jobs started
+    // Workers inside the current job. kClosed is added when the caller finds no more tasks: a
+    // worker that wakes up after that skips the job, and the caller does not wait for it.
+    static constexpr uint32_t kClosed = 1u << 31;
+    std::atomic<uint32_t> inside_{kClosed};
 };
 
 }  // namespace convoy
