@@ -9,7 +9,7 @@
 //   blocking    An op may return before it is done. Ops run in the order of the calls; download()
 //               and synchronize() wait for all earlier ops.
 //   errors      Wrong shapes throw Error. A second call with the same shapes allocates nothing.
-//   exactness   Two runs with the same number of threads give the same bits.
+//   exactness   Every run gives the same bits, on any number of threads.
 //   types       Activations (x, y, dx, dy, masks, residuals) and w have the type activations(). dw,
 //               logits and every float* are fp32. The outputs of conv2d, linear and their grad_x
 //               may be fp32 instead. Sums are accumulated in fp32.

@@ -92,10 +92,13 @@ TEST_CASE("conv2d_grad_x and conv2d_grad_w match finite differences, stride 2, p
     CHECK_CLOSE(dw, differences(p.w), tolerance);
 }
 
-TEST_CASE("convolutions give the same bits in every run, and the same sums on 1, 2 and 3 threads") {
+TEST_CASE("convolutions give the same bits in every run, on any number of threads") {
+    // dw of the last three has several separate sums; of the last, they are those of dwᵀ.
     const ConvCase cases[] = {{{2, 13, 11, 20}, 40, Window::square(3, 1, 1)},
                               {{2, 31, 31, 3}, 64, Window::square(11, 4, 2)},
-                              {{3, 9, 9, 40}, 40, Window::square(3, 1, 1), true}};
+                              {{3, 9, 9, 40}, 40, Window::square(3, 1, 1), true},
+                              {{9, 20, 20, 3}, 32, Window::square(3, 1, 1)},
+                              {{16, 16, 16, 16}, 32, Window::square(1)}};
     for (const ConvCase& c : cases) {
         Problem p(c);
         CAPTURE(p.text());
@@ -113,11 +116,10 @@ TEST_CASE("convolutions give the same bits in every run, and the same sums on 1,
         };
         auto one = direct(1);
         const std::vector<float> want = all(*one);
-        for (int threads : {1, 2, 3}) {
+        for (int threads : {1, 2, 3, 24}) {
             auto backend = direct(threads);
-            const std::vector<float> first = all(*backend), second = all(*backend);
-            CHECK(first == second);
-            CHECK_CLOSE(first, want, sum_tolerance(9 * 40));
+            CHECK(all(*backend) == want);
+            CHECK(all(*backend) == want);
         }
     }
 }

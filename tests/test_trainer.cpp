@@ -295,6 +295,17 @@ TEST_CASE(
     CHECK_CLOSE(many.losses, train_in_threads(config, {1}, steps).losses, 0.02);
 }
 
+TEST_CASE("training gives the same bits on any number of threads") {
+    Config config = small_config();
+    config.device = "cpu";
+    for (const Precision precision : {Precision::kFp32, Precision::kBf16}) {
+        config.precision = precision, config.threads = 1;
+        const Outcome one = train_in_threads(config, {1}, 3);
+        config.threads = 5;
+        CHECK(train_in_threads(config, {1}, 3).weights == one.weights);
+    }
+}
+
 TEST_CASE("--threads RxT: the failure of one is told, and no other waits for it") {
     Config config = small_config();
     const auto backend = make_backend("cpu", {.threads = 1});

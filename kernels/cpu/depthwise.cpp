@@ -2,6 +2,7 @@
 // Vectors run along the channels, so w is first transposed.   Twin: kernels/cuda/depthwise.cu
 #include <algorithm>
 
+#include "kernels/cpu/columns.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/windows.h"
 
@@ -96,10 +97,9 @@ void CpuBackend::depthwise_grad_x(Tensor dy, Tensor w, Window window, Tensor mas
     });
 }
 
-// Parts of the rows are summed separately: the bits depend only on the number of threads.
 void CpuBackend::depthwise_grad_w(Tensor x, Tensor dy, Window window, Tensor dw) {
     const int C = x.C, taps = dw.H * dw.W, rows = dy.N * dy.H;
-    const int parts = std::min(rows, 4 * threads());
+    const int parts = std::min(rows, separate_sums(int64_t(rows) * dy.W, 256, dw.elems()));
     const size_t size = size_t(taps) * size_t(C);
     float* const* scratch = cpu_.for_threads(kTapFloats * size_t(taps));
     float* sums = cpu_.shared.get(kSlotParts, parts * size);
@@ -116,10 +116,12 @@ void CpuBackend::depthwise_grad_w(Tensor x, Tensor dy, Window window, Tensor dw)
         });
     });
     float* to = dw.floats();
-    for (int part = 0; part < parts; ++part)
-        for (int c = 0; c < C; ++c)
+    cpu_.pool.for_ranges(C, kLanes, [&](size_t begin, size_t end) {
+        for (int part = 0; part < parts; ++part)
             for (int tap = 0; tap < taps; ++tap)
-                to[c * taps + tap] += sums[part * size + size_t(tap) * C + c];
+                for (size_t c = begin; c < end; ++c)
+                    to[c * taps + tap] += sums[part * size + size_t(tap) * C + c];
+    });
 }
 
 }  // namespace convoy

@@ -309,7 +309,7 @@ void multiply_skinny_words(Cpu& cpu, const Micro& micro, const PatchesOf<T>& lef
     for (int i = 0; i < rows; ++i) starts[i] = result + ptrdiff_t(i) * columns;
 
     const int panels = ceil_div(columns, micro.nr);
-    const int tasks = std::min(panels, cpu.pool.size());
+    const int tasks = std::min(ceil_div(panels, kSkinnyPack), 4 * cpu.pool.size());
     const ptrdiff_t panel_elems = ptrdiff_t(kDepthBlock) * micro.nr;
     const ptrdiff_t sums_step = std::is_same_v<Y, float> ? 0 : kSkinnyGroup * micro.nr + kChunk;
     float* const* scratch = cpu.for_threads(kSkinnyPack * panel_elems + rows * sums_step);

@@ -5,6 +5,7 @@
 // is an image of one line under a window of 1x1.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -34,6 +35,11 @@ struct Cpu {
  private:
     std::vector<float*> thread_blocks_;
 };
+// How many sums of `elems` floats an op over so many rows keeps separately, so that threads can
+// share it: one per `least` rows, which take much longer than to add it up, and 8 MB in all.
+inline int separate_sums(int64_t rows, int64_t least, size_t elems) {
+    return int(std::clamp<int64_t>(std::min(rows / least, (2 << 20) / int64_t(elems)), 1, 32));
+}
 enum Slot : size_t { kSlotB, kSlotA, kSlotSums, kSlotParts, kSlotImages, kSlotFilters };
 
 // Element f = (r·S + s)·C + c of row (n,p,q): x[n, p·step_h + h0 + r, q·step_w + w0 + s, c], or 0.
@@ -109,11 +115,10 @@ template <class T, class Y>
 void multiply_skinny(Cpu& cpu, const T* a, int rows, int depth, const RightSideOf<T>& b,
                      int columns, Y* result, const EpilogueOf<Y>& epilogue);
 
-// dw[k][f] += Σ_row dy[row][k]·patches(row, f), dw K × patches.depth(). rows_in_order: the bits do
-// not depend on the number of threads, but with a small depth() some threads are idle.
+// dw[k][f] += Σ_row dy[row][k]·patches(row, f), dw K × patches.depth(). The bits do not depend on
+// the number of threads.
 template <class T>
-void multiply_rows(Cpu& cpu, const T* dy, int K, const PatchesOf<T>& patches, float* dw,
-                   bool rows_in_order = false);
+void multiply_rows(Cpu& cpu, const T* dy, int K, const PatchesOf<T>& patches, float* dw);
 
 // db[k] += Σ_row dy[row][k].
 template <class T>

@@ -10,9 +10,9 @@
 //          └──────────────┘
 //
 // A matrix x with few columns (kMostInPlace) is read in place instead of being packed. If dy also
-// has few, but more than x, dy is read in place and the product is dwᵀ. Each thread sums a range of
-// rows into its own copy of dw; the copies are added in the order of the threads. If dw is too
-// large to copy, each thread takes a range of its columns instead.
+// has few, but more than x, dy is read in place and the product is dwᵀ. A task is a range of rows
+// and one of columns. Each range of rows has its own sums, added in order; so their number depends
+// only on the shape (separate_sums).
 #include <algorithm>
 #include <span>
 
@@ -26,7 +26,7 @@ namespace {
 constexpr int kRowsBlock = 288;
 constexpr int kPanelGroup = 8;
 constexpr int kMostInPlace = 256;
-constexpr size_t kOwnSums = 300'000;  // up to so many floats, each thread has its own dw
+constexpr int kLeastRows = 1024;  // for a separate sum
 // Padding between panels. Without it their size is often a multiple of 4 KB, and the same row of
 // all panels would fall into one set of the L1 cache.
 constexpr int kStagger = 16;
@@ -195,50 +195,50 @@ struct RowsProduct {
 
 template <class Form, class T>
 void multiply_rows_of(Cpu& cpu, const Micro& micro, Form, const T* dy, int K, const PatchesOf<T>& x,
-                      float* dw, bool rows_in_order) {
+                      float* dw) {
     const auto patches = x.is_matrix() ? PatchesOf<T>::matrix(x.x, int(x.rows()), x.C) : x;
     const int64_t rows = ceil_div(x.rows(), Form::kDepth);  // in words
     const int depth = patches.depth(), threads = cpu.pool.size();
     const size_t elems = size_t(K) * depth;
-    const bool own = elems <= kOwnSums && rows >= kRowsBlock * threads && !rows_in_order;
+    const int parts = separate_sums(x.rows(), kLeastRows, elems);
     // Computes dwᵀ, with the sides exchanged, if the wider side can then be read in place.
     const auto dy_rows = PatchesOf<T>::matrix(dy, int(x.rows()), K);
-    const bool transposed = own && x.is_matrix() && depth < K && reads_in_place(micro, dy_rows);
+    const bool transposed =
+        parts > 1 && x.is_matrix() && depth < K && reads_in_place(micro, dy_rows);
     const RowsProduct<Form> product = transposed ? RowsProduct<Form>{micro, x.x, depth, dy_rows}
                                                  : RowsProduct<Form>{micro, dy, K, patches};
-    const int panels = ceil_div(product.patches.depth(), micro.nr);
+    const int width = product.patches.depth(), panels = ceil_div(width, micro.nr);
+    // A few tasks per thread. Each packs its rows of dy again, so a cut is a group of panels.
+    const int most_cuts = std::max(panels / kPanelGroup, std::min(panels, threads));
+    const int cuts = std::clamp(ceil_div(4 * threads, parts), 1, most_cuts);
     float* const* scratch = cpu.for_threads(product.scratch_elems());
-    if (!transposed && (threads == 1 || rows_in_order || (!own && panels >= threads))) {
-        cpu.pool.for_each(threads, [&](int task, int thread) {
-            const TileRegion region(micro);
-            product(0, rows, int(int64_t(panels) * task / threads),
-                    int(int64_t(panels) * (task + 1) / threads), scratch[thread], dw);
-        });
-        return;
-    }
-    float* parts = cpu.shared.get(kSlotParts, elems * threads);
-    cpu.pool.for_each(threads, [&](int task, int thread) {
+    float* sums = parts > 1 ? cpu.shared.get(kSlotParts, elems * parts) : dw;
+    cpu.pool.for_each(parts * cuts, [&](int task, int thread) {
         const TileRegion region(micro);
-        float* part = parts + elems * task;
-        std::fill_n(part, elems, 0.0f);
-        product(rows * task / threads, rows * (task + 1) / threads, 0, panels, scratch[thread],
-                part);
+        const int part = task / cuts, cut = task % cuts;
+        const int first = panels * cut / cuts, last = panels * (cut + 1) / cuts;
+        float* own = sums + elems * part;
+        if (parts > 1)
+            for (int k = 0; k < product.K; ++k)
+                std::fill(own + ptrdiff_t(k) * width + first * micro.nr,
+                          own + ptrdiff_t(k) * width + std::min(width, last * micro.nr), 0.0f);
+        product(rows * part / parts, rows * (part + 1) / parts, first, last, scratch[thread], own);
     });
+    if (parts == 1) return;
     cpu.pool.for_ranges(elems, 4096, [&](size_t begin, size_t end) {
-        for (int t = 0; t < threads; ++t)
+        for (int part = 0; part < parts; ++part)
             for (size_t i = begin; i < end; ++i)
-                dw[i] += parts[elems * t + (transposed ? i % depth * K + i / depth : i)];
+                dw[i] += sums[elems * part + (transposed ? i % depth * K + i / depth : i)];
     });
 }
 
 }  // namespace
 
 template <class T>
-void multiply_rows(Cpu& cpu, const T* dy, int K, const PatchesOf<T>& x, float* dw,
-                   bool rows_in_order) {
+void multiply_rows(Cpu& cpu, const T* dy, int K, const PatchesOf<T>& x, float* dw) {
     if (x.rows() == 0) return;
     const auto run = [&](const Micro& micro, auto form) {
-        multiply_rows_of(cpu, micro, form, dy, K, x, dw, rows_in_order);
+        multiply_rows_of(cpu, micro, form, dy, K, x, dw);
     };
     if constexpr (std::is_same_v<T, float>)
         run(cpu.micro, Floats());
@@ -247,7 +247,7 @@ void multiply_rows(Cpu& cpu, const T* dy, int K, const PatchesOf<T>& x, float* d
     else
         run(cpu.micro, Widened());
 }
-template void multiply_rows(Cpu&, const float*, int, const Patches&, float*, bool);
-template void multiply_rows(Cpu&, const Bf16*, int, const PatchesOf<Bf16>&, float*, bool);
+template void multiply_rows(Cpu&, const float*, int, const Patches&, float*);
+template void multiply_rows(Cpu&, const Bf16*, int, const PatchesOf<Bf16>&, float*);
 
 }  // namespace convoy

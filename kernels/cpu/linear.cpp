@@ -56,9 +56,8 @@ void CpuBackend::linear_grad_x(Tensor dy, Tensor w, Tensor mask, Tensor dx) {
 void CpuBackend::linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) {
     check_linear(x, dw, dy);
     with_product_types(x, x, [&]<class X>(X, auto) {
-        // In order: ranks with different numbers of threads compute the same bits (factors.h).
         multiply_rows(cpu_, elements<X>(dy), dy.C, PatchesOf<X>::matrix(elements<X>(x), x.N, dw.C),
-                      dw.floats(), /*rows_in_order=*/true);
+                      dw.floats());
         if (db) add_column_sums(cpu_, elements<X>(dy), dy.N, dy.C, db);
     });
 }

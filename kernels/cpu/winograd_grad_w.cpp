@@ -1,10 +1,10 @@
 // winograd_grad_w.cpp — gradients of filters: dw += Gᵀ [ Σ_tiles (A dy Aᵀ) ⊙ (Bᵀ x B) ] G
 //
 // For each xi a product Y[xi]ᵀ (K × tiles) · V[xi] (tiles × C), summed over blocks of tiles into
-// S[xi] (K × C). The method depends on the size of S:
-//   small  each thread sums its tiles into its copy of S; V and Y stay in its L2
-//   large  one S: all threads transform a block of tiles, then each takes a share of (xi, k)
-// In both cases the order of the sums is fixed.
+// S[xi] (K × C). If S is small, some ranges of tiles (parts) have their own S; they are added in
+// order. The parts and blocks depend only on the shape, and the threads share the work in two ways:
+//   many parts  a task is a part; its V and Y stay in the L2 cache of its thread
+//   few         all threads transform a block of tiles, then each takes a share of (xi, k)
 #include "kernels/cpu/winograd.h"
 
 namespace convoy {
@@ -13,7 +13,8 @@ namespace {
 
 constexpr int kSmallSum = 36 * 128 * 128;  // floats, 2.4 MB
 constexpr int kL2Floats = 280'000;
-constexpr int kManyTiles = 256;  // tiles of a block if S is large: S is then read less often
+constexpr int kLeastTiles = 512;  // for a separate S
+constexpr int kManyTiles = 256;   // tiles of a block if S is large: S is then read less often
 
 template <class T>
 struct GradW {
@@ -65,35 +66,38 @@ struct GradW {
     }
 };
 
+// Calls f(first tile, count, sums, whether to add to them) for the blocks of a part.
+template <class T, class F>
+void for_blocks(const GradW<T>& op, int part, int parts, float* sums, F&& f) {
+    const int begin = int(int64_t(op.tiles.count) * part / parts);
+    const int end = int(int64_t(op.tiles.count) * (part + 1) / parts);
+    for (int first = begin; first < end; first += op.most)
+        f(first, std::min(op.most, end - first), sums + part * op.sum_elems(), first > begin);
+}
+
 template <class T>
-void sum_per_thread(Cpu& cpu, GradW<T> op, float* sums) {
-    const int threads = cpu.pool.size();
+void sum_parts(Cpu& cpu, const GradW<T>& op, int parts, float* sums) {
     float* const* scratch = cpu.for_threads(op.block_elems());
-    cpu.pool.for_each(threads, [&](int task, int thread) {
-        const int begin = int(int64_t(op.tiles.count) * task / threads);
-        const int end = int(int64_t(op.tiles.count) * (task + 1) / threads);
-        float* own = sums + task * op.sum_elems();
-        if (begin == end) std::fill_n(own, op.sum_elems(), 0.0f);
-        for (int first = begin; first < end; first += op.most) {
-            const int count = std::min(op.most, end - first);
+    cpu.pool.for_each(parts, [&](int part, int thread) {
+        for_blocks(op, part, parts, sums, [&](int first, int count, float* own, bool add) {
             op.transform(scratch[thread], first, 0, count);
             for (int xi = 0; xi < kXi; ++xi)
                 for (int chunk = 0; chunk < op.lanes(); ++chunk)
-                    op.multiply(scratch[thread], count, xi, chunk, first > begin, own);
-        }
+                    op.multiply(scratch[thread], count, xi, chunk, add, own);
+        });
     });
 }
 
 template <class T>
-void sum_together(Cpu& cpu, GradW<T> op, float* sums) {
+void sum_blocks(Cpu& cpu, const GradW<T>& op, int parts, float* sums) {
     float* block = cpu.shared.get(kSlotA, op.block_elems());
-    for (int first = 0; first < op.tiles.count; first += op.most) {
-        const int count = std::min(op.most, op.tiles.count - first);
-        cpu.pool.for_each(count, [&](int t, int) { op.transform(block, first, t, t + 1); });
-        cpu.pool.for_each(kXi * op.lanes(), [&](int task, int) {
-            op.multiply(block, count, task / op.lanes(), task % op.lanes(), first > 0, sums);
+    for (int part = 0; part < parts; ++part)
+        for_blocks(op, part, parts, sums, [&](int first, int count, float* own, bool add) {
+            cpu.pool.for_each(count, [&](int t, int) { op.transform(block, first, t, t + 1); });
+            cpu.pool.for_each(kXi * op.lanes(), [&](int task, int) {
+                op.multiply(block, count, task / op.lanes(), task % op.lanes(), add, own);
+            });
         });
-    }
 }
 
 }  // namespace
@@ -105,15 +109,14 @@ void winograd_grad_w(Cpu& cpu, const T* dy, int K, const PatchesOf<T>& x, float*
     GradW<T> op{cpu.micro, method_for(cpu.micro, x), x, tiles, dy, K, 0};
     const int row = kXi * (op.width() + op.lanes() * cpu.micro.lane);
     const bool small = kXi * int64_t(K) * op.width() <= kSmallSum;
-    const bool own = small || cpu.pool.size() == 1;
-    const int parts = own ? cpu.pool.size() : 1;
+    const int parts = small ? separate_sums(tiles.count, kLeastTiles, op.sum_elems()) : 1;
     op.most = small ? std::max(64, kL2Floats / row) : kManyTiles;
     op.most = std::min(op.most, ceil_div(tiles.count, parts));
     float* sums = cpu.shared.get(kSlotParts, op.sum_elems() * parts);
-    if (own)
-        sum_per_thread(cpu, op, sums);
+    if (parts >= 2 * cpu.pool.size() || cpu.pool.size() == 1)
+        sum_parts(cpu, op, parts, sums);
     else
-        sum_together(cpu, op, sums);
+        sum_blocks(cpu, op, parts, sums);
 
     cpu.pool.for_each(K, [&](int k, int) {
         float* row_sums = sums + ptrdiff_t(k) * op.width();
