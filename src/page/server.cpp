@@ -1,23 +1,18 @@
-// server.cpp — see server.h. Boost.Beast parses requests (its headers come with the package of
-// Boost.Context). Its streams and Boost.Asio would add 600 KB of code, and poll() is enough.
+// server.cpp — see server.h. Boost.Beast only parses requests (its headers come with the package of
+// Boost.Context): its streams and Boost.Asio would add 600 KB of code to net's own Asio.
 #include "src/page/server.h"
 
 #include <arpa/inet.h>
-#include <netdb.h>
 #include <openssl/crypto.h>
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <cerrno>
-#include <cstring>
 #include <list>
 #include <thread>
 
+#include "net/asio.h"
 #include "net/communicator.h"
 #include "net/tls.h"
 #include "src/base/check.h"
@@ -31,7 +26,7 @@ namespace http = boost::beast::http;
 using Request = http::request<http::empty_body>;
 
 constexpr size_t kMostConnections = 32, kHeadLimit = 8 << 10;
-constexpr double kPatience = 10;  // seconds
+constexpr std::chrono::seconds kPatience{10};
 
 static std::string text_of(boost::beast::string_view view) { return {view.data(), view.size()}; }
 
@@ -64,51 +59,24 @@ struct Answer {
     std::string type, body, head;
 };
 
-struct Viewer {
-    int socket;
-    std::string in = {}, out = {};
-    Clock::time_point begin = Clock::now();  // of the request or of the answer
-    bool ends = false;                       // when `out` is sent
-};
-
 }  // namespace
 
 struct PageServer::Server {
     Server(const std::string& page, const PageState& its_state)
         : state(its_state), name(page_address(page).first) {
         const std::string port = std::to_string(page_address(page).second);
-        addrinfo hints{}, *found = nullptr;
-        hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV, hints.ai_socktype = SOCK_STREAM;
-        const int unknown = getaddrinfo(name.c_str(), port.c_str(), &hints, &found);
-        const int on = 1, flags = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
-        int error = wake < 0 ? errno : 0;
-        bool listens = false;
-        for (addrinfo* at = unknown ? nullptr : found; at && wake >= 0; at = at->ai_next) {
-            listener = socket(at->ai_family, flags, 0);
-            setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-            listens = listener >= 0 && bind(listener, at->ai_addr, at->ai_addrlen) == 0 &&
-                      listen(listener, int(kMostConnections)) == 0;
-            if (listens) break;
-            if (listener >= 0 || error == 0) error = errno;  // without IPv6, keep the error of IPv4
-            if (listener >= 0) close(listener);
-        }
-        if (!unknown) freeaddrinfo(found);
-        if (!listens) {
-            const char* why = unknown ? gai_strerror(unknown) : std::strerror(error);
-            if (wake >= 0) close(wake);
-            fail("the page cannot be served at ", name, ":", port, ": ", why,
+        try {
+            acceptor = {io, tcp::resolver(io).resolve(name, port).begin()->endpoint()};
+        } catch (const std::system_error& e) {
+            fail("the page cannot be served at ", name, ":", port, ": ", e.code().message(),
                  "; choose another address with --page ADDRESS:PORT");
         }
-        sockaddr_storage bound{};
-        socklen_t size = sizeof bound;
-        char host[64], service[8];
-        getsockname(listener, reinterpret_cast<sockaddr*>(&bound), &size);
-        getnameinfo(reinterpret_cast<sockaddr*>(&bound), size, host, sizeof host, service,
-                    sizeof service, NI_NUMERICHOST | NI_NUMERICSERV);
-        address = host, bound_port = service;
+        address = acceptor.local_endpoint().address().to_string();
+        bound_port = std::to_string(acceptor.local_endpoint().port());
         if (!address.starts_with("127.") && address != "::1") token = make_token();
         cookie = "convoy_view_" + bound_port;  // because a browser sends the cookies of all ports
-        thread = std::thread([this] { serve(); });
+        spawn(io.get_executor(), accept());
+        thread = std::thread([this] { io.run(); });
     }
     ~Server() {
         const Clock::time_point begin = Clock::now();
@@ -117,64 +85,42 @@ struct PageServer::Server {
                 std::this_thread::sleep_for(std::chrono::milliseconds(50));
         if (last_look.load() > begin)  // the answer is on its way
             std::this_thread::sleep_for(std::chrono::milliseconds(50));
-        const uint64_t one = 1;
-        (void)!write(wake, &one, sizeof one);
+        io.stop();
         thread.join();
-        for (const Viewer& connection : connections) close(connection.socket);
-        close(listener), close(wake);
     }
 
-    void serve() {
-        for (std::vector<pollfd> polled;;) {
-            // A new connection replaces the oldest if there are too many. If no file can be opened,
-            // it stays in the queue.
-            polled = {{wake, POLLIN, 0}, {listener, POLLIN, 0}};
-            for (const Viewer& connection : connections)
-                polled.push_back(
-                    {connection.socket, short(connection.out.empty() ? POLLIN : POLLOUT), 0});
-            poll(polled.data(), polled.size(), connections.empty() ? -1 : 1000);
-            if (polled[0].revents) return;
-            size_t i = 2;
-            for (auto one = connections.begin(); one != connections.end(); ++i) {
-                bool stays = seconds_since(one->begin) < kPatience;
-                try {
-                    stays = stays && (!polled[i].revents || go_on(*one));
-                } catch (const std::exception&) {  // such as no memory: the run continues
-                    stays = false;
-                }
-                if (!stays) close(one->socket);
-                one = stays ? std::next(one) : connections.erase(one);
+    // A new connection replaces the oldest if there are too many.
+    asio::awaitable<void> accept() {
+        for (;;) {
+            try {
+                viewers.push_back(co_await acceptor.async_accept(asio::use_awaitable));
+                spawn(io.get_executor(), serve(std::prev(viewers.end())));
+                if (viewers.size() > kMostConnections) viewers.front().close();
+                continue;
+            } catch (const std::exception&) {
+                // No file can be opened: the connection stays in the queue.
             }
-            if (!polled[1].revents) continue;
-            const int socket = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-            if (socket < 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-            if (socket >= 0) connections.push_back({socket});
-            if (connections.size() > kMostConnections) {
-                close(connections.front().socket);
-                connections.pop_front();
-            }
+            co_await sleep_for(std::chrono::milliseconds(20));
         }
     }
 
-    // Reads or writes as much as possible. Returns false if the connection is finished.
-    bool go_on(Viewer& connection) {
-        std::string &in = connection.in, &out = connection.out;
-        if (out.empty()) {
-            char part[kHeadLimit];
-            const ssize_t n = recv(connection.socket, part, sizeof part - in.size(), 0);
-            if (n < 0 && errno == EAGAIN) return true;
-            if (n <= 0) return false;
-            in.append(part, size_t(n));
-            const size_t end = in.find("\r\n\r\n");
-            if (end == in.npos) return in.size() < kHeadLimit;
-            connection.ends = !take(std::string_view(in).substr(0, end + 4), out);
-            in.erase(0, end + 4);
-            connection.begin = Clock::now();
+    // Answers a viewer until it leaves or is too slow.
+    asio::awaitable<void> serve(std::list<tcp::socket>::iterator viewer) {
+        std::string in, out;
+        bool goes_on = true;
+        const auto exchange = [&]() -> asio::awaitable<void> {
+            const size_t head = co_await asio::async_read_until(
+                *viewer, asio::dynamic_buffer(in, kHeadLimit), "\r\n\r\n", asio::use_awaitable);
+            goes_on = take(std::string_view(in).substr(0, head), out);
+            in.erase(0, head);
+            co_await asio::async_write(*viewer, asio::buffer(out), asio::use_awaitable);
+        };
+        try {
+            while (goes_on) co_await within(kPatience, *viewer, exchange());
+        } catch (const std::exception&) {
+            // It is gone, its head is too long, or there is no memory: the run continues.
         }
-        const ssize_t n = send(connection.socket, out.data(), out.size(), MSG_NOSIGNAL);
-        if (n < 0) return errno == EAGAIN;
-        out.erase(0, size_t(n));
-        return !out.empty() || !connection.ends;
+        viewers.erase(viewer);
     }
 
     // Answers the head of a request. Returns false if the connection ends after that.
@@ -260,9 +206,9 @@ struct PageServer::Server {
     const PageState& state;
     const std::string name;  // as --page has it
     std::string address, bound_port, token, cookie;
-    int listener = -1;
-    const int wake = eventfd(0, EFD_CLOEXEC);
-    std::list<Viewer> connections;
+    asio::io_context io{1};
+    tcp::acceptor acceptor{io};
+    std::list<tcp::socket> viewers;
     std::atomic<Clock::time_point> last_look{};  // at /state.json
     std::thread thread;
 };
