@@ -76,23 +76,14 @@ Sums Evaluator::run(Loader& loader, int64_t step, const Watch& watch, Log* log, 
             images.assign(batch.x, batch.x + size_t(batch.n) * model_.input().elems());
         const auto parts = cutter_.cut(batch.positions, batch.global_wanted,
                                        {false, {}, batch.samples, {}, refresh});
-        Tensor all;  // logits of the batch
         const View* view = nullptr;
         const auto forward = [&](MicroBatch& part) {
-            all = part.y = part.model->forward(part.x, part.pass);
+            part.y = part.model->forward(part.x, part.pass);
             if (!part.model->ends()) return;
-            if (views.size() > 1) {
-                add_view(part, view->part, /*is_first=*/view == &views.front());
-                all = mean_.first(batch.n);
-                if (view != &views.back()) return;
-            }
+            add_view(part, view->part, /*is_first=*/view == &views.front());
+            if (view != &views.back()) return;
             backend_.softmax_cross_entropy(part.y, part.of(batch.labels), 0,
                                            {nullptr, part.y.shape()}, sums_ + StepCounters::kLoss);
-            if (!watch || parts.size() == 1 || views.size() > 1) return;
-            if (!logits_)
-                logits_ = backend_.alloc({model_.max_batch(), 1, 1, part.y.C}, part.y.type);
-            all = logits_.first(batch.n);
-            backend_.copy(all.images(part.begin, part.end), part.y);
         };
         for (const View& each : views) {
             view = &each;
@@ -106,7 +97,7 @@ Sums Evaluator::run(Loader& loader, int64_t step, const Watch& watch, Log* log, 
             passes_.run(parts, forward, {});
         }
         refresh = false;
-        if (watch && batch.n > 0) watch(batch, all);
+        if (watch && batch.n > 0) watch(batch, mean_.first(batch.n));
         backend_.download(counters, sums_, sizeof counters);
         loader.release(own);
         communicator_.allreduce_sum(counters).get();

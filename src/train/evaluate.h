@@ -39,8 +39,7 @@ class Evaluator {
     Input input_;
     BatchPasses alone_, &passes_;
     BatchCutter cutter_;
-    Tensor logits_;       // of a batch in several micro-batches, for `watch`
-    Tensor view_, mean_;  // floats: logits of a view, and their mean over views
+    Tensor view_, mean_;  // floats: logits of a view, and of a batch: the mean over its views
     int stopped_ = 0;
 };
 
