@@ -5,6 +5,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "src/base/bytes.h"
 #include "src/base/text.h"
 
 namespace convoy::wire {
@@ -151,17 +152,6 @@ class Reader {
     std::string_view rest_;
 };
 
-// The first bytes of a stranger, for the error: "GET / HT", or in hexadecimal.
-std::string printable(std::span<const std::byte> bytes) {
-    std::string plain, hex;
-    for (std::byte byte : bytes) {
-        plain += char(byte);
-        hex += fmt::format("{:02x}", unsigned(byte));
-    }
-    const auto is_printable = [](char c) { return c >= ' ' && c <= '~'; };
-    return std::ranges::all_of(plain, is_printable) ? "'" + plain + "'" : hex;
-}
-
 // Rejects or corrects values that no correct program sends.
 void check(Join& m) {
     // With a heartbeat of 0 every rank would be lost at once; with days, no rank ever.
@@ -213,7 +203,8 @@ Header decode(std::span<const std::byte, kHeaderBytes> in, uint64_t limit) {
     if ((bytes.magic & 0xffff) == 0x0316)
         throw NotConvoy("it speaks TLS: it has a token, this side has none", 0, true);
     if (bytes.magic != kMagic)
-        throw NotConvoy(cat("not a Convoy trainer: it sent ", printable(in.first(8))), 0);
+        throw NotConvoy(
+            cat("not a Convoy trainer: it sent '", printable(as_text(in.first(8))), "'"), 0);
     if (bytes.version != kVersion)
         throw NotConvoy(cat("it speaks version ", bytes.version, " of the protocol, this trainer ",
                             "speaks ", kVersion, ": run the same build on all machines"),
