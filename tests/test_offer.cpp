@@ -27,7 +27,7 @@ TEST_CASE(
                                             {"\"speed\":2.5", "\"speed\":-1"},
                                             {"\"classes\":[", "\"classes\":[[],"},
                                             {"\"fresh\":false", "\"fresh\":0"},
-                                            {"[\"1\",\"\",\"x\"]", "[\"1\",\"\"]"},
+                                            {"\"description\":\"x\",", ""},
                                             {"\"bucket\":7", "\"bucket\":\"7\""}}) {
         std::string wrong = text;
         REQUIRE(contains(wrong, from));

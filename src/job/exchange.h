@@ -10,6 +10,8 @@
 namespace convoy {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(JobModel, text, classes, fresh)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(JobData, train, val, description)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Offer, settings, model, data, bucket, speed)
 
 // Returns rank 0's value.
 inline nlohmann::json broadcast_json(Communicator& communicator, const nlohmann::json& mine) {

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -20,8 +19,6 @@ struct JobModel {
 struct JobData {
     std::string train, val, description;
 };
-void to_json(nlohmann::json& out, const JobData& data);
-void from_json(const nlohmann::json& in, JobData& data);
 
 struct Offer {
     std::map<std::string, std::string> settings;  // job_settings()
