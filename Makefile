@@ -364,7 +364,7 @@ deb:
 	rm -rf build/deb
 	$(MAKE) install PROGRAM=$(PROGRAM) DESTDIR=$(CURDIR)/build/deb/debian/convoy PREFIX=/usr
 	tools/deploy/deb $(VERSION)
-VERSION = $(shell sed -n 's/.*kVersion = "\(.*\)".*/\1/p' src/cli/version.h)
+VERSION = $(shell sed -n 's/.*kVersion = "\(.*\)".*/\1/p' src/cli/version.cpp)
 
 # Include rules: a file includes from its own room and from those before it in ROOMS; net, data and
 # kernels know src/base alone, and not each other. Asio, CUDA and the kernels of one backend stay

@@ -9,9 +9,9 @@ need help2man:help2man man:man-db groff:groff mandoc:mandoc lintian:lintian shel
     dpkg-shlibdeps:dpkg-dev
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-version=$(sed -n 's/.*kVersion = "\(.*\)".*/\1/p' src/cli/version.h)
+version=$(sed -n 's/.*kVersion = "\(.*\)".*/\1/p' src/cli/version.cpp)
 [ "$(sed -n 's/^## //p' CHANGELOG.md | head -1)" = "$version" ] ||
-    fail "the first version of CHANGELOG.md is not $version of src/cli/version.h"
+    fail "the first version of CHANGELOG.md is not $version of src/cli/version.cpp"
 
 # make install and uninstall
 (umask 077 && make -s install PREFIX=/opt DESTDIR="$work/tree")

@@ -109,6 +109,8 @@ RateSearch search_rate(const std::vector<RatePoint>& points);
 std::string program_help(bool all);
 std::string command_help(const CommandRow& row, bool all);
 std::string command_usage(const CommandRow& row);
+// Lines for --version: program, compiler, instruction sets, backends, libraries.
+std::string version_text();
 
 using Environment = std::map<std::string, std::string>;
 

@@ -11,7 +11,6 @@
 #include "src/base/terminal.h"
 #include "src/base/text.h"
 #include "src/cli/commands.h"
-#include "src/cli/version.h"
 
 using namespace convoy;
 

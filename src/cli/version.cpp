@@ -1,5 +1,3 @@
-#include "src/cli/version.h"
-
 #include <archive.h>
 #include <curl/curlver.h>
 #include <openssl/opensslv.h>
@@ -10,8 +8,11 @@
 #include <opencv2/core/version.hpp>
 
 #include "kernels/backend.h"
+#include "src/cli/commands.h"
 
 namespace convoy {
+
+static constexpr const char* kVersion = "0.4.0";
 
 std::string version_text() {
 #if defined(__x86_64__)
