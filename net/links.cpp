@@ -1,6 +1,5 @@
 #include "net/links.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -17,7 +16,7 @@ static constexpr size_t kMostAtOnce = 256 << 10;  // bytes of a link, before oth
 LinkThread::LinkThread(Membership& membership, uint32_t generation, std::vector<Link> links)
     : membership_(membership), generation_(generation), ends_(links.size()) {
     for (size_t rank = 0; rank < links.size(); ++rank) ends_[rank].link = std::move(links[rank]);
-    if (pipe2(wake_, O_NONBLOCK | O_CLOEXEC) != 0) fail("no pipe: ", std::strerror(errno));
+    if (wake_ < 0) fail("no eventfd: ", std::strerror(errno));
     thread_ = std::thread([this] { run(); });
 }
 
@@ -26,12 +25,7 @@ LinkThread::~LinkThread() {
     wake();
     thread_.join();
     for (End& end : ends_) fail_end(end, std::make_exception_ptr(Error("the link was closed")));
-    ::close(wake_[0]), ::close(wake_[1]);
-}
-
-void LinkThread::wake() noexcept {
-    const char byte = 0;
-    (void)!::write(wake_[1], &byte, 1);  // a full pipe wakes as well
+    ::close(wake_);
 }
 
 std::future<void> LinkThread::send(int rank, std::span<const std::byte> bytes, int channel) {
@@ -184,7 +178,7 @@ void LinkThread::fail_end(End& end, std::exception_ptr failure) {
 
 // Blocks until a socket is ready, or somebody calls wake().
 void LinkThread::wait_for_sockets() {
-    std::vector<pollfd> sockets{{wake_[0], POLLIN, 0}};
+    std::vector<pollfd> sockets{{wake_, POLLIN, 0}};
     {
         std::lock_guard lock(mutex_);
         for (End& end : ends_) {
@@ -195,8 +189,8 @@ void LinkThread::wait_for_sockets() {
         }
     }
     ::poll(sockets.data(), sockets.size(), -1);
-    char bytes[64];
-    while (::read(wake_[0], bytes, sizeof bytes) > 0) {}
+    eventfd_t calls;
+    eventfd_read(wake_, &calls);
 }
 
 }  // namespace convoy

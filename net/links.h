@@ -10,6 +10,8 @@
 // socket, and all later messages wait behind it.
 #pragma once
 
+#include <sys/eventfd.h>
+
 #include <array>
 #include <atomic>
 #include <deque>
@@ -65,14 +67,14 @@ class LinkThread final : public Links {
     bool receive_some(int rank, End& end, Done& done);
     void fail_end(End& end, std::exception_ptr failure);
     void wait_for_sockets();
-    void wake() noexcept;
+    void wake() noexcept { eventfd_write(wake_, 1); }
 
     Membership& membership_;
     const uint32_t generation_;
     std::mutex mutex_;  // guards ends_, all but shutting their links
     std::vector<End> ends_;
     std::atomic<bool> closing_{false};
-    int wake_[2];  // a pipe
+    const int wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     std::thread thread_;
 };
 
