@@ -13,7 +13,6 @@
 #include "data/index.h"
 #include "data/listing.h"
 #include "src/base/bytes.h"
-#include "src/base/check.h"
 #include "src/base/random.h"
 #include "src/base/text.h"
 

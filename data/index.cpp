@@ -8,7 +8,6 @@
 #include "data/crc32c.h"
 #include "data/parallel.h"
 #include "src/base/bytes.h"
-#include "src/base/check.h"
 #include "src/base/random.h"
 #include "src/base/replace_file.h"
 #include "src/base/terminal.h"

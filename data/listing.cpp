@@ -8,7 +8,6 @@
 #include <set>
 
 #include "data/index.h"
-#include "src/base/check.h"
 #include "src/base/terminal.h"
 #include "src/base/text.h"
 

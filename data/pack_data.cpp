@@ -15,7 +15,6 @@
 #include "data/order.h"
 #include "data/parallel.h"
 #include "data/shard_writer.h"
-#include "src/base/check.h"
 #include "src/base/random.h"
 #include "src/base/replace_file.h"
 #include "src/base/sha256.h"

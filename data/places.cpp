@@ -14,7 +14,6 @@
 #include "data/decode.h"
 #include "data/index.h"
 #include "data/large_image.h"
-#include "src/base/check.h"
 #include "src/base/number.h"
 #include "src/base/random.h"
 #include "src/base/text.h"

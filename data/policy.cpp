@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/base/check.h"
 #include "src/base/number.h"
 #include "src/base/text.h"
 

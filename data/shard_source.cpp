@@ -7,7 +7,6 @@
 #include "data/large_image.h"
 #include "data/records.h"
 #include "src/base/bytes.h"
-#include "src/base/check.h"
 #include "src/base/random.h"
 #include "src/base/text.h"
 

@@ -10,7 +10,6 @@
 #include "data/index.h"
 #include "data/places.h"
 #include "src/base/bytes.h"
-#include "src/base/check.h"
 #include "src/base/text.h"
 
 namespace convoy {

@@ -15,7 +15,6 @@
 #include "data/crc32c.h"
 #include "data/records.h"
 #include "src/base/bytes.h"
-#include "src/base/check.h"
 #include "src/base/text.h"
 
 namespace convoy {

@@ -1,4 +1,4 @@
-// text.h — helpers for text.
+// text.h — helpers for text. Whoever includes it has check.h, too.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,6 @@
 
 #include "data/storage.h"
 #include "src/base/bytes.h"
-#include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/checkpoint/pickle.h"
 

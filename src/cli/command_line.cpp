@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "data/augment.h"
-#include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/cli/commands.h"
 

@@ -6,7 +6,6 @@
 
 #include "data/loader.h"
 #include "src/base/bytes.h"
-#include "src/base/check.h"
 #include "src/base/terminal.h"
 #include "src/base/text.h"
 #include "src/cli/commands.h"

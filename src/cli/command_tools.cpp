@@ -5,7 +5,6 @@
 #include "data/pack_data.h"
 #include "net/health.h"
 #include "net/tls.h"
-#include "src/base/check.h"
 #include "src/base/table.h"
 #include "src/base/text.h"
 #include "src/checkpoint/onnx.h"

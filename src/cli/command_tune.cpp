@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "src/base/check.h"
 #include "src/base/clock.h"
 #include "src/base/table.h"
 #include "src/base/text.h"

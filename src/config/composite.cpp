@@ -4,7 +4,6 @@
 
 #include "data/augment.h"
 #include "net/wire.h"
-#include "src/base/check.h"
 #include "src/base/number.h"
 #include "src/base/text.h"
 #include "src/config/config.h"

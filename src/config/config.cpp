@@ -9,7 +9,6 @@
 #include <sstream>
 
 #include "net/wire.h"
-#include "src/base/check.h"
 #include "src/base/number.h"
 #include "src/base/text.h"
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "src/base/check.h"
 #include "src/base/number.h"
 #include "src/base/text.h"
 

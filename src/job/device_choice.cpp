@@ -9,7 +9,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/job/exchange.h"
 

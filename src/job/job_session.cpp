@@ -6,7 +6,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "src/base/check.h"
 #include "src/base/sha256.h"
 #include "src/base/text.h"
 #include "src/job/exchange.h"

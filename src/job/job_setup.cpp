@@ -6,7 +6,6 @@
 
 #include "data/order.h"
 #include "data/storage.h"
-#include "src/base/check.h"
 #include "src/base/number.h"
 #include "src/base/random.h"
 #include "src/base/text.h"

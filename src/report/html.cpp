@@ -6,7 +6,6 @@
 #include <cmath>
 #include <filesystem>
 
-#include "src/base/check.h"
 #include "src/base/replace_file.h"
 #include "src/base/text.h"
 

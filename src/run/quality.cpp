@@ -4,7 +4,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/job/exchange.h"
 

@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "data/whiten.h"
-#include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/checkpoint/torch_file.h"
 #include "src/checkpoint/weights.h"

@@ -8,7 +8,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "src/base/check.h"
 #include "src/base/text.h"
 
 namespace convoy {

@@ -5,7 +5,6 @@
 
 #include "data/order.h"
 #include "data/storage.h"
-#include "src/base/check.h"
 #include "src/base/text.h"
 
 namespace convoy {

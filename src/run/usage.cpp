@@ -11,7 +11,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "src/base/check.h"
 #include "src/base/number.h"
 #include "src/base/text.h"
 #include "src/job/exchange.h"

@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "src/base/check.h"
 #include "src/base/clock.h"
 #include "src/base/number.h"
 #include "src/base/text.h"
