@@ -309,7 +309,7 @@ FUZZ_SECONDS := 20
 FUZZ_SRC := $(filter-out $(addprefix data/,augment% loader% policy% pixel_ops% resize% whiten% decoded% check_data% pack_data%),\
               $(wildcard data/*.cpp src/base/*.cpp)) net/wire.cpp net/tls.cpp \
             $(addprefix src/checkpoint/,meta.cpp safetensors.cpp torch_file.cpp pickle.cpp) $(wildcard src/config/*.cpp) \
-            src/job/offer.cpp $(wildcard src/model/*.cpp src/model/layers/*.cpp) \
+            src/job/exchange.cpp $(wildcard src/model/*.cpp src/model/layers/*.cpp) \
             tests/fuzz/fuzz.cpp
 FUZZ_OBJ := $(FUZZ_SRC:%=build/fuzz/%.o)
 build/fuzz/%.o: % Makefile | $(READY)

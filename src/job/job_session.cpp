@@ -8,7 +8,6 @@
 
 #include "src/base/sha256.h"
 #include "src/base/text.h"
-#include "src/job/exchange.h"
 
 namespace convoy {
 

@@ -6,10 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "net/communicator.h"
 #include "src/base/trace.h"
 #include "src/config/config.h"
-#include "src/job/offer.h"
+#include "src/job/exchange.h"
 
 namespace convoy {
 

@@ -19,7 +19,7 @@
 #include "src/checkpoint/checkpoint.h"
 #include "src/checkpoint/torch_file.h"
 #include "src/config/config.h"
-#include "src/job/offer.h"
+#include "src/job/exchange.h"
 #include "src/model/model_text.h"
 #include "tests/golden.h"
 #include "tests/golden_images.h"

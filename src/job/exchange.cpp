@@ -1,7 +1,6 @@
-#include "src/job/offer.h"
+#include "src/job/exchange.h"
 
 #include "src/base/check.h"
-#include "src/job/exchange.h"
 
 namespace convoy {
 
