@@ -305,13 +305,11 @@ void restore(const Checkpoint& checkpoint, Model& model, Optimizer& optimizer, B
 }
 
 std::map<std::string, std::string> settings_beside(const std::string& model_file) {
-    std::ifstream file(fs::path(model_file).parent_path() / "meta.json");
-    const json content = json::parse(file, nullptr, /*allow_exceptions=*/false);
-    if (!content.is_object() || !content.contains("options")) return {};
-    std::map<std::string, std::string> settings;
-    for (const auto& [name, value] : content["options"].items())
-        if (value.is_string()) settings[name] = value;
-    return settings;
+    try {
+        return read_meta(fs::path(model_file).parent_path()).settings;
+    } catch (const Error&) {
+        return {};
+    }
 }
 
 std::string find_model_file(const std::string& path, Log& log) {

@@ -93,7 +93,7 @@ Checkpoint load_checkpoint(const std::string& path, Log& log);
 // Copies a checkpoint into model and optimizer. Throws Error if anything does not fit.
 void restore(const Checkpoint& checkpoint, Model& model, Optimizer& optimizer, Backend& backend);
 
-// Options of the run that wrote a model file, from the meta.json next to it; empty without one.
+// Options of the run that wrote a model file, from a valid meta.json next to it; empty without one.
 std::map<std::string, std::string> settings_beside(const std::string& model_file);
 
 // The model file that PATH means: a .safetensors file itself, that of a checkpoint, or that of the
