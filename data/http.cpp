@@ -15,13 +15,10 @@
 
 #include "src/base/check.h"
 #include "src/base/number.h"
+#include "src/base/sha256.h"
 
 namespace convoy {
 namespace {
-
-// S3 signs the SHA-256 of the body. This is the SHA-256 of no bytes, the body of a GET.
-constexpr const char* kEmptyHash =
-    "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 using Url = std::unique_ptr<CURLU, void (*)(CURLU*)>;
 
@@ -319,8 +316,9 @@ Answer http_get(const Location& location, ObjectInfo& object, int file, uint64_t
     set(CURLOPT_USERPWD, location.credentials.empty() ? nullptr : location.credentials.c_str());
     set(CURLOPT_PATH_AS_IS, long(!is_signed));  // libcurl 8 refuses to sign such a path
     set(CURLOPT_AWS_SIGV4, is_signed ? location.signing.c_str() : nullptr);
+    // S3 signs the SHA-256 of the body, which a GET does not have.
     const std::unique_ptr<curl_slist, void (*)(curl_slist*)> headers(
-        is_signed ? curl_slist_append(nullptr, cat("x-amz-content-sha256: ", kEmptyHash).c_str())
+        is_signed ? curl_slist_append(nullptr, cat("x-amz-content-sha256: ", sha256_of("")).c_str())
                   : nullptr,
         curl_slist_free_all);
     if (!location.token.empty())
