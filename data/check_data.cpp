@@ -11,7 +11,6 @@
 #include "data/large_image.h"
 #include "data/parallel.h"
 #include "src/base/bytes.h"
-#include "src/base/check.h"
 #include "src/base/random.h"
 #include "src/base/terminal.h"
 

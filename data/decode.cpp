@@ -12,7 +12,6 @@
 #include "data/jpeg.h"
 #include "data/large_image.h"
 #include "src/base/bytes.h"
-#include "src/base/check.h"
 
 namespace convoy {
 namespace {

@@ -13,7 +13,6 @@
 #include <memory>
 #include <vector>
 
-#include "src/base/check.h"
 #include "src/base/number.h"
 #include "src/base/sha256.h"
 

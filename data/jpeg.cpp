@@ -12,7 +12,6 @@
 #include <cstring>
 
 #include "src/base/bytes.h"
-#include "src/base/check.h"
 
 namespace convoy {
 namespace {

@@ -10,7 +10,6 @@
 
 #include "data/crc32c.h"
 #include "src/base/bytes.h"
-#include "src/base/check.h"
 #include "src/base/protobuf.h"
 
 namespace convoy {

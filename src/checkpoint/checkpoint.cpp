@@ -14,7 +14,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "src/base/check.h"
 #include "src/base/sha256.h"
 #include "src/base/terminal.h"
 #include "src/checkpoint/weights.h"

@@ -8,7 +8,6 @@
 
 #include "data/order.h"
 #include "net/null_communicator.h"
-#include "src/base/check.h"
 #include "src/base/terminal.h"
 #include "src/job/device_choice.h"
 #include "src/job/exchange.h"

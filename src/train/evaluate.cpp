@@ -1,6 +1,5 @@
 #include "src/train/evaluate.h"
 
-#include "src/base/check.h"
 #include "src/base/terminal.h"
 
 namespace convoy {
