@@ -30,18 +30,23 @@ class SpanSink;  // src/base/trace.h
 class Track;
 
 // The window of a convolution or a pool. `extra` is additional padding at the end (bottom, right).
-// Output rows P = ⌊(H + 2·pad_h + extra_h − size_h) / stride_h⌋ + 1; columns Q likewise.
+// Its taps are `dilation` pixels apart (1 in pools), so it spans (size − 1)·dilation + 1 pixels.
+// Output rows P = ⌊(H + 2·pad_h + extra_h − extent_h) / stride_h⌋ + 1; columns Q likewise.
 struct Window {
     int size_h = 1, size_w = 1;
     int stride_h = 1, stride_w = 1;
     int pad_h = 0, pad_w = 0;
     int extra_h = 0, extra_w = 0;
+    int dilation_h = 1, dilation_w = 1;
 
     static Window square(int size, int stride = 1, int pad = 0) {
-        return {size, size, stride, stride, pad, pad, 0, 0};
+        return {size, size, stride, stride, pad, pad};
     }
-    int out_h(int H) const { return (H + 2 * pad_h + extra_h - size_h) / stride_h + 1; }
-    int out_w(int W) const { return (W + 2 * pad_w + extra_w - size_w) / stride_w + 1; }
+    bool dilated() const { return dilation_h != 1 || dilation_w != 1; }
+    int extent_h() const { return (size_h - 1) * dilation_h + 1; }
+    int extent_w() const { return (size_w - 1) * dilation_w + 1; }
+    int out_h(int H) const { return (H + 2 * pad_h + extra_h - extent_h()) / stride_h + 1; }
+    int out_w(int W) const { return (W + 2 * pad_w + extra_w - extent_w()) / stride_w + 1; }
     bool operator==(const Window&) const = default;
 };
 
@@ -185,6 +190,7 @@ class Backend {
     // y[n,p,q,k] = act(b[k] + Σ_rsc x[n, p·stride+r−pad, q·stride+s−pad, c] · w[k,r,s,c])
     //   x N×H×W×C, w K×R×S×C, b K or null, y N×P×Q×K. act is max(0,·) if relu, else nothing.
     //   Pixels outside of x count as 0.            Cost 2·N·P·Q·K·R·S·C; x, w read, y written.
+    //   With a dilation, r·dilation and s·dilation are added to the pixel, in all three ops.
     // Depthwise if w has one channel and x has K: channel k of y reads only channel k of x, in all
     // three ops. Then y and dx have the type activations(), and the ops are bound by memory.
     // If of_y is given, also computes moments(y, *of_y); a GPU does so before y leaves registers.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/backend.h"
 
@@ -40,20 +41,52 @@ inline bool is_depthwise(Tensor x, Tensor w) { return w.C == 1 && x.C > 1; }
 
 inline void check_conv2d(Tensor x, Tensor w, Window window, Tensor y) {
     ENSURE(window.size_h > 0 && window.size_w > 0 && window.stride_h > 0 && window.stride_w > 0 &&
-               window.pad_h >= 0 && window.pad_w >= 0 && window.extra_h >= 0 && window.extra_w >= 0,
+               window.pad_h >= 0 && window.pad_w >= 0 && window.extra_h >= 0 &&
+               window.extra_w >= 0 && window.dilation_h > 0 && window.dilation_w > 0,
            "window ", window.size_h, "x", window.size_w, " stride ", window.stride_h, "x",
-           window.stride_w, " pad ", window.pad_h, "x", window.pad_w);
+           window.stride_w, " pad ", window.pad_h, "x", window.pad_w, " dilation ",
+           window.dilation_h, "x", window.dilation_w);
     const bool depthwise = is_depthwise(x, w);
     ENSURE(w.H == window.size_h && w.W == window.size_w && x.C > 0 &&
                (depthwise ? w.N : w.C) == x.C && (!depthwise || x.type == y.type),
            "w is ", w.shape().text(), ", x is ", x.shape().text(), ", window is ", window.size_h,
            "x", window.size_w);
-    ENSURE(x.H + 2 * window.pad_h + window.extra_h >= window.size_h &&
-               x.W + 2 * window.pad_w + window.extra_w >= window.size_w,
-           "x is ", x.shape().text(), ", window is ", window.size_h, "x", window.size_w);
+    ENSURE(x.H + 2 * window.pad_h + window.extra_h >= window.extent_h() &&
+               x.W + 2 * window.pad_w + window.extra_w >= window.extent_w(),
+           "x is ", x.shape().text(), ", window is ", window.extent_h(), "x", window.extent_w());
     const Shape want{x.N, window.out_h(x.H), window.out_w(x.W), w.N};
     ENSURE(y.shape() == want, "y is ", y.shape().text(), ", want ", want.text());
 }
+
+// The number of taps of a window, `dilation` apart, before its pixel n; none if n is negative.
+constexpr int taps_before(int n, int dilation) {
+    return dilation == 1 ? n : (n + dilation - 1) / dilation;
+}
+
+// Along one axis: the taps r of a window that read a pixel of x, and the outputs that they read it
+// for. Tap first + i·step reads it for output − i·shift, i < count; that output may not exist.
+// They are the taps for which (pixel + pad − r·dilation) is divisible by the stride, so two of them
+// differ by stride / gcd, and their outputs by dilation / gcd.
+struct TapsOfPixel {
+    int step, shift, first, count, output;
+    TapsOfPixel(int pixel, int size, int stride, int pad, int dilation)
+        : step(stride / std::gcd(stride, dilation)), shift(dilation / std::gcd(stride, dilation)) {
+        find(pixel + pad, size, stride, dilation);
+    }
+    // The same for another pixel, which is counted with the padding.
+    constexpr void find(int pixel, int size, int stride, int dilation) {
+        for (first = 0; first < size && pixel % stride != 0; pixel -= dilation) ++first;
+        count = taps_before(size - first, step);
+        output = pixel / stride;
+    }
+    // The i for which the output is one of 0 … outputs − 1.
+    constexpr int begin(int outputs) const {
+        return taps_before(std::max(0, output - outputs + 1), shift);
+    }
+    constexpr int end() const { return std::min(count, taps_before(output + 1, shift)); }
+    constexpr int tap(int i) const { return first + i * step; }
+    constexpr int read_for(int i) const { return output - i * shift; }
+};
 
 inline void check_linear(Tensor x, Tensor w, Tensor y) {
     ENSURE(w.H == 1 && w.W == 1 && size_t(w.C) == x.shape().row_elems(), "w is ", w.shape().text(),
@@ -68,7 +101,8 @@ inline void check_grad_x(Tensor dx, Tensor w, Tensor mask, bool add) {
 }
 
 inline void check_max_pool(Shape x, Window window, Shape y) {
-    ENSURE(window.size_h > 0 && window.size_w > 0 && window.stride_h > 0 && window.stride_w > 0,
+    ENSURE(window.size_h > 0 && window.size_w > 0 && window.stride_h > 0 && window.stride_w > 0 &&
+               !window.dilated(),
            "window is ", window.size_h, "x", window.size_w);
     ENSURE(window.pad_h >= 0 && window.pad_w >= 0 && 2 * window.pad_h <= window.size_h &&
                2 * window.pad_w <= window.size_w,

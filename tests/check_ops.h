@@ -31,6 +31,14 @@ inline const ConvCase kConvCases[] = {
     {{1, 30, 30, 4}, 66, Window::square(3, 1, 1)},      // several blocks of rows
     {{1, 4, 4, 300}, 34, Window::square(3, 1, 1)},      // several blocks of depth
     {{1, 70, 3, 8}, 8, Window{65, 1, 2, 1, 30, 0}},     // more rows than a word has bits
+    // dilated; with strides of which none, some or all divide the dilation
+    {{2, 9, 7, 24}, 16, Window{3, 3, 1, 1, 2, 2, 0, 0, 2, 2}},
+    {{1, 6, 6, 300}, 34, Window{3, 3, 1, 1, 3, 3, 0, 0, 3, 3}},  // blocks of depth end in a tap
+    {{2, 12, 17, 5}, 7, Window{3, 2, 2, 3, 1, 0, 1, 0, 2, 4}},
+    {{1, 13, 12, 8}, 136, Window{4, 3, 4, 2, 5, 4, 0, 0, 6, 3}},
+    {{1, 7, 9, 3}, 5, Window{2, 5, 1, 1, 4, 9, 0, 0, 7, 5}},  // most taps in the padding
+    {{1, 30, 5, 8}, 66, Window{3, 1, 1, 1, 2, 0, 0, 0, 2, 4}},
+    {{2, 5, 6, 8}, 8, Window{1, 1, 2, 2, 0, 0, 0, 0, 3, 2}},  // of a single tap
 };
 inline const ConvCase kDepthwiseCases[] = {
     {{1, 1, 1, 2}, 2, Window::square(1), true},
@@ -43,6 +51,10 @@ inline const ConvCase kDepthwiseCases[] = {
     {{1, 10, 10, 5}, 5, Window::square(2, 5, 0), true},
     {{1, 7, 6, 4}, 4, Window{4, 3, 2, 2, 1, 0, 1, 1}, true},
     {{1, 2, 3, 40}, 40, Window::square(7, 1, 3), true},  // a window larger than the image
+    {{2, 9, 8, 36}, 36, Window{3, 3, 1, 1, 2, 2, 0, 0, 2, 2}, true},
+    {{1, 14, 41, 20}, 20, Window{3, 3, 2, 2, 3, 3, 0, 0, 3, 3}, true},
+    {{1, 12, 17, 5}, 5, Window{3, 2, 2, 3, 1, 0, 1, 0, 2, 4}, true},
+    {{1, 3, 4, 8}, 8, Window{2, 5, 1, 1, 4, 9, 0, 0, 7, 5}, true},
 };
 
 inline std::vector<float> rounded(std::vector<float> x, Precision precision) {
@@ -102,7 +114,7 @@ inline void check_conv(Backend& backend, Precision precision, const ConvCase& c,
     const Shape ys = reference::conv_shape(xs, ws, window);
     CAPTURE(cat(linear ? "linear " : "", name_of(precision), " x ", xs.text(), " w ", ws.text(),
                 " stride ", window.stride_h, "x", window.stride_w, " pad ", window.pad_h, "x",
-                window.pad_w));
+                window.pad_w, " dilation ", window.dilation_h, "x", window.dilation_w));
     const Shape given = linear ? *linear : xs;
     std::vector<float> x = random_floats(xs.elems(), 1), w = random_floats(ws.elems(), 2);
     std::vector<float> b = random_floats(c.K, 3), dy = random_floats(ys.elems(), 4);

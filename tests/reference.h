@@ -45,8 +45,8 @@ void each_product(const Array& x, const Shape& w, Window window, const Shape& y,
             for (int q = 0; q < y.W; ++q)
                 for (int r = 0; r < w.H; ++r)
                     for (int s = 0; s < w.W; ++s) {
-                        const int h = p * window.stride_h + r - window.pad_h;
-                        const int v = q * window.stride_w + s - window.pad_w;
+                        const int h = p * window.stride_h + r * window.dilation_h - window.pad_h;
+                        const int v = q * window.stride_w + s * window.dilation_w - window.pad_w;
                         if (!x.inside(h, v)) continue;
                         for (int k = 0; k < w.N; ++k)
                             for (int c = 0; c < w.C; ++c) f(n, p, q, k, h, v, r, s, c);

@@ -44,6 +44,21 @@ TEST_CASE("conv2d and its gradients match the formula in double") {
     for (const ConvCase& c : kDepthwiseCases) check_conv(*backend, Precision::kFp32, c);
 }
 
+TEST_CASE("dilated convolutions match the formula at strides 1, 2, 3, in fp32 and bf16") {
+    for (const Precision precision : {Precision::kFp32, Precision::kBf16})
+        SUBCASE(name_of(precision)) {
+            auto backend = each_direct(2, precision);
+            for (int s = 1; s <= 3; ++s)
+                for (int d = 1; d <= 4; ++d)
+                    for (const auto& [t, e] : {std::pair{s, d}, {4 - s, 5 - d}}) {
+                        const Window window{3, 4, s, t, d, 2 * e - 1, 0, s % 2, d, e};
+                        const int C = d % 2 ? 5 : 16;
+                        check_conv(*backend, precision, {{2, 9, 11, C}, 6, window});
+                        check_conv(*backend, precision, {{1, 9, 11, C}, C, window, true});
+                    }
+        }
+}
+
 TEST_CASE("a depthwise convolution leaves the moments of what it makes") {
     auto backend = each_backend(2);
     const Shape xs{3, 5, 4, 36}, ws{36, 3, 3, 1};
@@ -161,6 +176,15 @@ TEST_CASE("conv2d refuses shapes that do not fit, naming them") {
     CHECK_FAILS(backend->conv2d({data, 1, 5, 5, 4}, {data, 2, 3, 3, 1}, nullptr, window, false,
                                 {data, 1, 5, 5, 2}),
                 "w is 2x3x3x1, x is 1x5x5x4");
+    Window dilated = window;
+    dilated.dilation_h = 3;
+    CHECK_FAILS(backend->conv2d({data, 1, 4, 4, 2}, {data, 2, 3, 3, 2}, nullptr, dilated, false,
+                                {data, 1, 4, 4, 2}),
+                "window is 7x3");
+    dilated.dilation_h = 0;
+    CHECK_FAILS(backend->conv2d({data, 1, 4, 4, 2}, {data, 2, 3, 3, 2}, nullptr, dilated, false,
+                                {data, 1, 4, 4, 2}),
+                "dilation 0x1");
     CHECK_THROWS_AS(backend->conv2d_grad_x({data, 1, 4, 4, 1}, {data, 2, 3, 3, 2}, window, nullptr,
                                            {data, 1, 4, 4, 2}),
                     Error);

@@ -98,9 +98,9 @@ shortcut
 end
 branches
 |
-  conv2d i out 4 size 1x2 pad same bias no
+  conv2d i out 4 size 1x2 pad same dilation 2 bias no
   relu6
-  conv2d j out 4 size 3 pad 1 groups 4 bias no
+  conv2d j out 4 size 3 pad same dilation 2x1 groups 4 bias no
   batchnorm k eps 0.001
   relu
 |
@@ -121,7 +121,7 @@ excite
   linear x2 out 20
   sigmoid
 end
-conv2d m out 8 size 3 stride 2 pad 1 groups 4 bias no
+conv2d m out 8 size 3 stride 2 pad 2 dilation 2 groups 4 bias no
 leaky_relu 0.25
 residual u relu no
   conv2d c out 8 size 1 groups 2 bias no
@@ -299,8 +299,8 @@ static std::string random_layers(Random& random, int depth, int& name, int layer
         } else if (kind == 10) {
             text += random.below(2) ? "avgpool 4\n" : "avgpool 3x5\n";
         } else if (kind == 11) {
-            text +=
-                cat("conv2d ", id, " out 4 size 3 pad same groups ", 1 << random.below(3), "\n");
+            text += cat("conv2d ", id, " out 4 size 3 pad same groups ", 1 << random.below(3),
+                        random.below(2) ? " dilation 2\n" : "\n");
         }
     }
     return text;
@@ -348,6 +348,55 @@ TEST_CASE("random networks: fusion, work in place and shared memory change nothi
         CHECK(relative_error(fused.forward(false), unfused.forward(false)) < 1e-4);
     }
     CHECK(nets > 80);
+}
+
+// The filters of the sparse network have zeros between the taps, so its windows are larger.
+TEST_CASE("a dilated convolution is one whose filters have zeros between their taps") {
+    struct {
+        const char *dilated, *sparse;
+        int R, S, rows_apart, columns_apart, groups;
+    } cases[] = {
+        {"size 3 dilation 2", "size 5", 3, 3, 2, 2, 1},
+        {"size 3x2 dilation 2x3", "size 5x4", 3, 2, 2, 3, 1},
+        {"size 3 dilation 3 stride 2", "size 7 stride 2", 3, 3, 3, 3, 2},
+        {"size 2x3 dilation 4x2 stride 2x3", "size 5 stride 2x3", 2, 3, 4, 2, 4},
+        {"size 3 dilation 64", "size 129", 3, 3, 64, 64, 4},
+    };
+    for (const auto& c : cases) {
+        CAPTURE(c.dilated);
+        const auto text = [&](const char* window) {
+            return cat("input 11x9\nconv2d a out 4 size 1\nrelu\nconv2d b out 4 ", window,
+                       " pad same groups ", c.groups, "\navgpool 4x3\nflatten\n",
+                       "linear d out classes\n");
+        };
+        Net dilated(text(c.dilated), 3, {.seed = 3}), sparse(text(c.sparse), 3, {.seed = 3});
+        const auto of = [](Net& net, const char* name) { return net.model.params().find(name); };
+        for (const char* name : {"a.weight", "a.bias", "b.bias", "d.weight", "d.bias"})
+            std::copy_n(of(dilated, name)->value.floats(), of(dilated, name)->shape.elems(),
+                        of(sparse, name)->value.floats());
+        Param *few = of(dilated, "b.weight"), *many = of(sparse, "b.weight");
+        const int W = many->shape.W, H = many->shape.H, C = many->shape.C;
+        std::vector<size_t> places;  // of the taps of `few` in `many`
+        for (int k = 0; k < 4; ++k)
+            for (int r = 0; r < c.R; ++r)
+                for (int s = 0; s < c.S; ++s)
+                    for (int i = 0; i < C; ++i)
+                        places.push_back(
+                            ((size_t(k) * H + r * c.rows_apart) * W + s * c.columns_apart) * C + i);
+        REQUIRE(places.size() == few->shape.elems());
+        std::fill_n(many->value.floats(), many->shape.elems(), 0.0f);
+        for (size_t i = 0; i < places.size(); ++i)
+            many->value.floats()[places[i]] = few->value.floats()[i];
+        CHECK_CLOSE(dilated.forward(), sparse.forward(), 1e-5);
+        dilated.backward(), sparse.backward();
+        for (const char* name : {"a.weight", "a.bias", "b.bias", "d.weight", "d.bias"})
+            CHECK(relative_error(dilated.grad(name), sparse.grad(name)) < 1e-5);
+        std::vector<float> want, all = sparse.grad("b.weight");
+        for (const size_t place : places) want.push_back(all[place]);
+        CHECK(relative_error(dilated.grad("b.weight"), want) < 1e-5);
+        CHECK(dilated.model.forward_flops(*few) * H * W ==
+              sparse.model.forward_flops(*many) * c.R * c.S);
+    }
 }
 
 TEST_CASE("an evaluation plan gives the logits of a training plan in evaluation") {

@@ -12,7 +12,7 @@ using namespace convoy;
 TEST_CASE("windows, options in any order, comments and branches are parsed") {
     const ModelText model = parse_model(
         "# a comment\n\ninput 20  # another\r\n"
-        "conv2d a.0 bias no pad 1x2 stride 2 size 3x5 out 7 init 0.5\n"
+        "conv2d a.0 bias no pad 1x2 stride 2 size 3x5 out 7 init 0.5 dilation 1x3\n"
         "maxpool size 2\nresidual block\n  batchnorm n\nshortcut\n  relu\nend\n"
         "avgpool 1x2\n\tdropout 0.25\nlinear fc out classes init he",
         "m.txt");
@@ -22,7 +22,8 @@ TEST_CASE("windows, options in any order, comments and branches are parsed") {
     CHECK(conv.line == 4);
     CHECK(conv.name == "a.0");
     CHECK(conv.out == 7);
-    CHECK(conv.window == Window{3, 5, 2, 2, 1, 2});
+    CHECK(conv.window == Window{3, 5, 2, 2, 1, 2, 0, 0, 1, 3});
+    CHECK(window_text(conv.window) == "3x5 stride 2 pad 1x2 dilation 1x3");
     CHECK_FALSE(conv.bias);
     CHECK(conv.init == LayerText::InitRule::kNormal);
     CHECK(conv.deviation == 0.5f);
@@ -81,6 +82,15 @@ TEST_CASE("an error in a model names the line, the word, and what was expected")
         {conv + "out 3 size 3 stride 0", {"'stride'", "'0'"}},
         {conv + "out 3 size 3 pad -1", {"'pad'", "'-1'"}},
         {conv + "out 3 size 3 size 3", {"'size'"}},
+        {conv + "out 3 size 3 dilation 0", {"'dilation'", "'0'", "1024"}},
+        {conv + "out 3 size 3 dilation 2x0", {"'dilation'", "'2x0'"}},
+        {conv + "out 3 size 3 dilation -2", {"'dilation'", "'-2'"}},
+        {conv + "out 3 size 3 dilation 1025", {"'dilation'", "'1025'"}},
+        {conv + "out 3 size 3 dilation 4294967297", {"'dilation'", "'4294967297'"}},
+        {net + "maxpool size 3 dilation 2", {"'dilation'", "maxpool"}},
+        {net + "avgpool size 3 dilation 2", {"'dilation'", "avgpool"}},
+        {net + "pointwise c out 3 dilation 2", {"'dilation'", "pointwise"}},
+        {conv + "out 54 size 3 dilation 2 init whiten\n" + fc, {"line 2", "'init whiten'"}},
         {conv + "out 99999999999999999999 size 3", {"'out'", "'99999999999999999999'"}},
         {conv + "out 3 size 3 bias maybe", {"'bias'", "'maybe'"}},
         {conv + "out 3 size 3 init nan", {"'init'", "'nan'"}},
@@ -134,6 +144,8 @@ TEST_CASE("an error in a model names the line, the word, and what was expected")
         {net + "avgpool size 3 pad 2\n" + fc, {"'pad'", "'size'", "1"}},
         {"input 99\nmaxpool size 17\n" + fc, {"289", "256"}},
         {conv + "out 3 size 3x11 pad 1\n" + fc, {"3x11", "1"}},
+        {conv + "out 3 size 2x3 pad 1 dilation 3x5\n" + fc, {"line 2", "4x11", "1"}},
+        {conv + "out 3 size 1024 pad 1024 dilation 1024\n" + fc, {"1047553x1047553", "1024"}},
         {net + "flatten\nconv2d c out 3 size 1\n" + fc, {"line 3", "'conv2d'", "line 2"}},
         {conv + "out 3 size 1\nbatchnorm c\n" + fc, {"line 3", "'c'", "line 2"}},
         {net + "residual b\nconv2d c out 4 size 1\nend\n" + fc,

@@ -14,7 +14,7 @@ using namespace convoy;
 
 // Every kind of layer; pools whose parts overlap; a norm behind a flatten.
 static const char* kOdd = R"(input 29x20x1
-conv2d c1 out 8 size 3x5 stride 2x1 pad 1x2
+conv2d c1 out 8 size 3x5 stride 2x1 pad 1x4 dilation 1x2
 relu
 maxpool size 3x2 stride 2x1 pad 1x0
 residual r
@@ -32,9 +32,9 @@ end
 residual t relu no
 conv2d c1 out 24 size 1
 relu6
-conv2d c2 out 24 size 3 pad same groups 24
+conv2d c2 out 24 size 3 pad same dilation 2x3 groups 24
 leaky_relu 0.2
-conv2d c3 out 12 size 3x2 pad same groups 3
+conv2d c3 out 12 size 3x2 pad same dilation 3 groups 3
 batchnorm b eps 0.01
 end
 layernorm n eps 0.02

@@ -133,6 +133,9 @@ TEST_CASE("pools of no images do nothing; wrong shapes and windows are refused")
     CHECK_THROWS_AS(
         backend->max_pool({data, 1, 4, 4, 1}, Window::square(2, 1, 2), {data, 1, 7, 7, 1}, argmax),
         Error);
+    const Window dilated{2, 2, 1, 1, 0, 0, 0, 0, 2, 2};
+    CHECK_THROWS_AS(backend->max_pool({data, 1, 4, 4, 1}, dilated, {data, 1, 2, 2, 1}, argmax),
+                    Error);
     CHECK_THROWS_AS(backend->avg_pool({data, 1, 4, 4, 2}, {data, 1, 1, 1, 1}), Error);
 }
 

@@ -20,8 +20,10 @@ struct Case {
     Shape x;
     int K;
     int pad_h, pad_w;
-    int size = 3, extra = 0, stride = 1;
-    Window window() const { return {size, size, stride, stride, pad_h, pad_w, extra, extra}; }
+    int size = 3, extra = 0, stride = 1, dilation = 1;
+    Window window() const {
+        return {size, size, stride, stride, pad_h, pad_w, extra, extra, dilation, dilation};
+    }
     Shape filters() const { return {K, size, size, x.C}; }
 };
 const Case kCases[] = {
@@ -45,6 +47,10 @@ const Case kCases[] = {
     {{2, 9, 8, 2}, 5, 1, 0, 5, 0, 2},
     {{2, 20, 17, 1}, 3, 4, 5, 9, 1, 2},
     {{1, 13, 12, 4}, 6, 0, 3, 6, 0, 2},
+    // dilated: not by this method
+    {{2, 9, 11, 20}, 16, 2, 2, 3, 0, 1, 2},
+    {{2, 13, 12, 20}, 16, 4, 4, 5, 0, 2, 2},
+    {{1, 13, 12, 4}, 6, 2, 3, 6, 0, 2, 3},
 };
 
 enum Input { kRandom, kConstant, kLargeMean, kSpread };

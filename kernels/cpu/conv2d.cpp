@@ -5,9 +5,9 @@
 //   conv2d_grad_x  dx = patches(dy) · w          for each of the stride_h·stride_w phases:
 //   conv2d_grad_w  dw += dyᵀ · patches(x)
 //
-// Phase (a, b) of grad_x computes the pixels h = a + stride·i, w = b + stride·j of dx. Only filter
-// rows r with (a + pad − r) divisible by the stride contribute, from p = i + (a + pad − r)/stride.
-// As a function of i this is a convolution of stride 1 over dy, with descending filter rows r.
+// Phase (a, b) of grad_x computes the pixels h = a + stride·i, w = b + stride·j of dx. Only some
+// filter rows r contribute (TapsOfPixel), from p = i + (a + pad − r·dilation)/stride. As a function
+// of i this is a convolution of stride 1 over dy, with descending filter rows r.
 //
 // Space to depth: if each s×s block of the padded x becomes one pixel of s·s·C channels, a window
 // of stride s becomes a window of stride 1 with ⌈R/s⌉ rows. AlexNet's 11x11 window of stride 4 on 3
@@ -28,20 +28,9 @@ PatchesOf<T> patches_of(Tensor x, Window window, Tensor y) {
     PatchesOf<T> a{elements<T>(x), x.N, x.H, x.W, x.C};
     a.R = window.size_h, a.S = window.size_w, a.h0 = -window.pad_h, a.w0 = -window.pad_w;
     a.step_h = window.stride_h, a.step_w = window.stride_w, a.P = y.H, a.Q = y.W;
+    a.dilation_h = window.dilation_h, a.dilation_w = window.dilation_w;
     return a;
 }
-
-// The filter rows (or columns) that contribute to the pixels ≡ phase modulo the stride.
-struct PhaseTaps {
-    int count = 0;
-    int highest = 0;  // the others follow in steps of −stride
-    int start = 0;    // pixel i multiplies row i + start of dy by filter row `highest`
-    PhaseTaps(int phase, int size, int stride, int pad) {
-        for (int r = size - 1; r >= 0; --r)
-            if ((phase + pad - r) % stride == 0 && count++ == 0)
-                highest = r, start = (phase + pad - r) / stride;
-    }
-};
 
 constexpr size_t kDeepElems = 4 << 20;  // of space_to_depth at a time: they stay in the L3 cache
 
@@ -49,7 +38,8 @@ constexpr size_t kDeepElems = 4 << 20;  // of space_to_depth at a time: they sta
 template <class T>
 PatchesOf<T> deep_patches(Tensor x, Window window, Tensor y) {
     const int s = window.stride_h, size = ceil_div(window.size_h, s);
-    if (s == 1 || window.stride_w != s || window.size_w != window.size_h) return {};
+    if (s == 1 || window.dilated() || window.stride_w != s || window.size_w != window.size_h)
+        return {};
     const Shape image{1, y.H + size - 1, y.W + size - 1, s * s * x.C};
     const int images = int(std::clamp<size_t>(kDeepElems / image.elems(), 1, std::max(x.N, 1)));
     PatchesOf<T> a{nullptr, images, image.H, image.W, image.C};
@@ -155,23 +145,25 @@ void CpuBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, 
     const ptrdiff_t pixel = dx.C, line = pixel * dx.W, filter_row = ptrdiff_t(w.W) * w.C;
     with_product_types(dy, dx, [&]<class Y, class X>(Y, X) {
         X* to = elements<X>(dx);
-        if (!add && (step_h > w.H || step_w > w.W))  // some pixels are in no window
+        // Some pixels may be in no window, or between its taps.
+        if (!add && (step_h > w.H || step_w > w.W || (window.dilated() && step_h * step_w > 1)))
             cpu_.pool.for_ranges(dx.elems(), 1 << 16, [&](size_t begin, size_t end) {
                 std::fill(to + begin, to + end, X(0));
             });
         for (int a = 0; a < std::min(step_h, dx.H); ++a)
             for (int b = 0; b < std::min(step_w, dx.W); ++b) {
-                const PhaseTaps rows(a, w.H, step_h, window.pad_h);
-                const PhaseTaps cols(b, w.W, step_w, window.pad_w);
+                const TapsOfPixel rows(a, w.H, step_h, window.pad_h, window.dilation_h);
+                const TapsOfPixel cols(b, w.W, step_w, window.pad_w, window.dilation_w);
                 std::vector<ptrdiff_t> taps;
-                for (int r = 0; r < rows.count; ++r)
-                    for (int s = 0; s < cols.count; ++s)
-                        taps.push_back((rows.highest - r * step_h) * filter_row +
-                                       (cols.highest - s * step_w) * w.C);
+                for (int r = rows.count - 1; r >= 0; --r)
+                    for (int s = cols.count - 1; s >= 0; --s)
+                        taps.push_back(rows.tap(r) * filter_row + cols.tap(s) * w.C);
                 if (taps.empty()) continue;
                 PatchesOf<Y> patches{elements<Y>(dy), dy.N, dy.H, dy.W, dy.C};
                 patches.R = rows.count, patches.S = cols.count;
-                patches.h0 = rows.start, patches.w0 = cols.start;
+                patches.h0 = rows.read_for(rows.count - 1);
+                patches.w0 = cols.read_for(cols.count - 1);
+                patches.dilation_h = rows.shift, patches.dilation_w = cols.shift;
                 patches.P = (dx.H - a + step_h - 1) / step_h;
                 patches.Q = (dx.W - b + step_w - 1) / step_w;
                 const RightSideOf<Y> filters{elements<Y>(w), filter_row * w.H, 1, int(taps.size()),

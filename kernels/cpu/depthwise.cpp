@@ -20,11 +20,20 @@ const float* taps_first(Tensor w, float* to) {
 }
 
 // Writes the taps of `w` that lie in the image to `to` and returns the end of the list.
-DepthwiseTap* list_taps(const PoolGrad& w, int channels, DepthwiseTap* to) {
-    for (int p = w.row_begin; p < w.row_end; ++p)
-        for (int q = w.col_begin; q < w.col_end; ++q)
-            *to++ = {p * w.line + q * w.pixel,
-                     ptrdiff_t(w.place - p * w.place_row - q * w.place_col) * channels};
+DepthwiseTap* list_taps(const PoolWindow& w, int channels, DepthwiseTap* to) {
+    for (int r = w.row_begin; r < w.row_end; ++r)
+        for (int s = w.col_begin; s < w.col_end; ++s)
+            *to++ = {r * w.line + s * w.pixel, ptrdiff_t(r * w.size_w + s) * channels};
+    return to;
+}
+// The taps that read pixel (h, w) of dx, for outputs that exist.
+DepthwiseTap* list_taps(int h, int w, const Window& of, Tensor dy, DepthwiseTap* to) {
+    const TapsOfPixel rows(h, of.size_h, of.stride_h, of.pad_h, of.dilation_h);
+    const TapsOfPixel cols(w, of.size_w, of.stride_w, of.pad_w, of.dilation_w);
+    for (int i = rows.begin(dy.H); i < rows.end(); ++i)
+        for (int j = cols.begin(dy.W); j < cols.end(); ++j)
+            *to++ = {(ptrdiff_t(rows.read_for(i)) * dy.W + cols.read_for(j)) * dy.C,
+                     ptrdiff_t(rows.tap(i) * of.size_w + cols.tap(j)) * dy.C};
     return to;
 }
 
@@ -33,15 +42,12 @@ DepthwiseTap* list_taps(const PoolGrad& w, int channels, DepthwiseTap* to) {
 template <class T, class F>
 void over_runs(int row, Tensor x, const Window& window, Tensor y, DepthwiseTap* taps, F&& f) {
     const int inner = std::min(y.W, (window.pad_w + window.stride_w - 1) / window.stride_w);
-    const int room = x.W + window.pad_w - window.size_w;
+    const int room = x.W + window.pad_w - window.extent_w();
     const int outer = room < 0 ? inner : std::clamp(room / window.stride_w + 1, inner, y.W);
     for (int q = 0, count; q < y.W; q += count) {
         count = q == inner && outer > inner ? outer - inner : 1;
         const Corner at(row % y.H, q, window, x);
-        const PoolWindow& in = at.inside;
-        const DepthwiseTap* end = list_taps({in.line, in.pixel, in.row_begin, in.row_end,
-                                             in.col_begin, in.col_end, 0, -in.size_w, -1},
-                                            y.C, taps);
+        const DepthwiseTap* end = list_taps(at.inside, y.C, taps);
         f(DepthwiseRun<T>{static_cast<const T*>(x.data) + at.start(row / y.H, x),
                           ptrdiff_t(window.stride_w) * x.C, y.C, taps, int(end - taps), y.C, count},
           (ptrdiff_t(row) * y.W + q) * y.C);
@@ -79,11 +85,11 @@ void CpuBackend::depthwise_grad_x(Tensor dy, Tensor w, Window window, Tensor mas
         // Pixels a stride apart form a run if no window is cut off: they have the same taps.
         const auto run_from = [&](int row, int q, DepthwiseTap* taps) {
             const int last = (q + window.pad_w) / step;  // column of dy, may exceed it
-            const int count = q + window.pad_w < window.size_w - 1
+            const int count = q + window.pad_w < window.extent_w() - 1
                                   ? 1
                                   : std::clamp(dy.W - last, 1, (dx.W - 1 - q) / step + 1);
             const ptrdiff_t at = (ptrdiff_t(row) * dx.W + q) * dx.C;
-            const DepthwiseTap* end = list_taps(covering(row % dx.H, q, window, dy), dx.C, taps);
+            const DepthwiseTap* end = list_taps(row % dx.H, q, window, dy, taps);
             pass({from + ptrdiff_t(row / dx.H) * dy.H * dy.W * dy.C, dy.C, ptrdiff_t(step) * dx.C,
                   taps, int(end - taps), dx.C, count},
                  filter, nullptr, false, signs ? signs + at : nullptr, to + at);

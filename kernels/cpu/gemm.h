@@ -42,13 +42,14 @@ inline int separate_sums(int64_t rows, int64_t least, size_t elems) {
 }
 enum Slot : size_t { kSlotB, kSlotA, kSlotSums, kSlotParts, kSlotImages, kSlotFilters };
 
-// Element f = (r·S + s)·C + c of row (n,p,q): x[n, p·step_h + h0 + r, q·step_w + w0 + s, c], or 0.
+// Element f = (r·S + s)·C + c of row (n,p,q):
+// x[n, p·step_h + h0 + r·dilation_h, q·step_w + w0 + s·dilation_w, c], or 0.
 template <class T>
 struct PatchesOf {
     const T* x;
     int N, H, W, C;
     int R = 1, S = 1, h0 = 0, w0 = 0, step_h = 1, step_w = 1;
-    int P = 1, Q = 1;
+    int P = 1, Q = 1, dilation_h = 1, dilation_w = 1;
 
     int64_t rows() const { return int64_t(N) * P * Q; }
     int depth() const { return R * S * C; }

@@ -102,9 +102,9 @@ struct Pairs {
 
 // Pairs of neighbours in memory, as floats.
 inline Patches words(const PatchesOf<Bf16>& x) {
-    const auto& [all, N, H, W, C, R, S, h0, w0, step_h, step_w, P, Q] = x;
+    const auto& [all, N, H, W, C, R, S, h0, w0, step_h, step_w, P, Q, d_h, d_w] = x;
     const auto* pairs = reinterpret_cast<const float*>(all);
-    return {pairs, N, H, W, C / 2, R, S, h0, w0, step_h, step_w, P, Q};
+    return {pairs, N, H, W, C / 2, R, S, h0, w0, step_h, step_w, P, Q, d_h, d_w};
 }
 // Calls f(micro, a, b, how b is packed) for the way to multiply these on this processor.
 template <class T, class F>
@@ -167,9 +167,21 @@ void copy_patches(const PatchesOf<T>& x, const Row& at, int count, int begin, in
 }
 
 // Packs rows [row, row + rows) × depth [begin, end) of the patch matrix for Micro::tile_by_row. In
-// NHWC the S·C elements of one filter row are contiguous in the image.
+// NHWC the S·C elements of one filter row are contiguous in the image. With a dilation only those
+// of a tap are, so each tap is copied as a window of 1x1.
 template <class T, class To>
 void pack_by_row(const PatchesOf<T>& x, int64_t row, int rows, int begin, int end, To* to) {
+    if (x.dilation_h * x.dilation_w != 1) {
+        for (int k = begin, next; k < end; k = next) {
+            const int tap = k / x.C, start = tap * x.C;
+            PatchesOf<T> one = x;
+            one.R = one.S = one.dilation_h = one.dilation_w = 1;
+            one.h0 += tap / x.S * x.dilation_h, one.w0 += tap % x.S * x.dilation_w;
+            next = std::min(end, start + x.C);
+            pack_by_row(one, row, rows, k - start, next - start, to + k - begin);
+        }
+        return;
+    }
     const int inner_begin = ceil_div(std::max(0, -x.w0), x.step_w);
     const int inner_end = x.W - x.S < x.w0 ? 0 : (x.W - x.S - x.w0) / x.step_w + 1;
     Row at(x, row);

@@ -5,6 +5,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/micro.h"
+#include "kernels/shapes.h"
 
 namespace convoy {
 
@@ -15,14 +16,15 @@ struct Corner {
     Corner(int p, int q, const Window& window, Tensor x)
         : h(p * window.stride_h - window.pad_h),
           w(q * window.stride_w - window.pad_w),
-          inside{ptrdiff_t(x.W) * x.C, x.C,
-                 std::max(0, -h),      std::min(window.size_h, x.H - h),
-                 std::max(0, -w),      std::min(window.size_w, x.W - w),
+          inside{ptrdiff_t(x.W) * x.C * window.dilation_h,
+                 ptrdiff_t(x.C) * window.dilation_w,
+                 taps_before(std::max(0, -h), window.dilation_h),
+                 std::min(window.size_h, taps_before(x.H - h, window.dilation_h)),
+                 taps_before(std::max(0, -w), window.dilation_w),
+                 std::min(window.size_w, taps_before(x.W - w, window.dilation_w)),
                  window.size_w} {}
     // Offset of the corner in image n; it may lie outside of the image.
-    ptrdiff_t start(int n, Tensor x) const {
-        return (ptrdiff_t(n) * x.H + h) * inside.line + w * inside.pixel;
-    }
+    ptrdiff_t start(int n, Tensor x) const { return ((ptrdiff_t(n) * x.H + h) * x.W + w) * x.C; }
 };
 
 // The outputs whose windows contain pixel (h, w).

@@ -26,7 +26,8 @@ namespace convoy {
 // Whether the method is implemented for such windows.
 template <class T>
 bool winograd_can(const PatchesOf<T>& x) {
-    return (x.R == 3 || x.R == 5) && x.S == x.R && x.step_h == 1 && x.step_w == 1;
+    return (x.R == 3 || x.R == 5) && x.S == x.R && x.step_h == 1 && x.step_w == 1 &&
+           x.dilation_h == 1 && x.dilation_w == 1;
 }
 // Whether it is faster than the product with patches: the rule of `conv = auto`.
 template <class T>

@@ -11,8 +11,8 @@
 // the tile is fetched ("implicit GEMM"). The channel is the fast index of the depth.
 //
 // With a stride, grad_x is stride_h·stride_w products. Pixels (h, w) with equal remainders of
-// (h+pad)/stride and (w+pad)/stride use the same taps, every stride'th one. So they form a gradient
-// of stride 1 with a smaller filter, and no zeros are multiplied.
+// (h+pad)/stride and (w+pad)/stride use the same taps (TapsOfPixel). So they form a gradient of
+// stride 1 with a smaller filter, and no zeros are multiplied.
 //
 // For tensor cores, numbers are copied in chunks of 16 bytes. If the channels do not fill chunks (a
 // first layer has 3), they are padded with zeros: x, dy and w are copied, and dw is computed in a
@@ -45,7 +45,7 @@ __device__ __forceinline__ bool is_inside(uint32_t at, uint32_t last) {
 }
 
 // Patches of an image: a row for each pixel of a grid of P×Q, depth r,s,c: the pixels
-// (p·stride + first + direction·(r, s)) of x.
+// (p·stride + first + (r·tap_h, s·tap_w)) of x.
 template <class T>
 struct Patches {
     using Element = T;
@@ -55,7 +55,7 @@ struct Patches {
     int64_t image;  // numbers of an image, and of a line of it
     int line, rows, depths;
     Divisor P, Q, S, C;
-    int direction = 1, stride_h = 1, stride_w = 1, first_h = 0, first_w = 0;
+    int tap_h = 1, tap_w = 1, stride_h = 1, stride_w = 1, first_h = 0, first_w = 0;
 
     Patches(Tensor t, int P, int Q, int R, int S)
         : x(elements<T>(t)), last(both(t.H - 1, t.W - 1)), image(int64_t(t.shape().row_elems())) {
@@ -81,8 +81,8 @@ struct Patches {
     }
     __device__ __forceinline__ Depth depth(int l) const {
         const int tap = l / C, c = l - tap * C.by, r = tap / S, s = tap - r * S.by;
-        return {direction * (r * line + s * C.by) + c,
-                l < depths ? both(direction * r, direction * s) : kNoTap, c};
+        const int h = r * tap_h, w = s * tap_w;
+        return {h * line + w * C.by + c, l < depths ? both(h, w) : kNoTap, c};
     }
     // By `step`, which mostly stays in the same tap.
     __device__ __forceinline__ void advance(Depth& depth, int l, int step) const {
@@ -116,27 +116,16 @@ Patches<T> patches_of(Tensor x, Window window, Tensor y) {
     Patches<T> patches(x, y.H, y.W, window.size_h, window.size_w);
     patches.stride_h = window.stride_h, patches.stride_w = window.stride_w;
     patches.first_h = -window.pad_h, patches.first_w = -window.pad_w;
+    patches.tap_h = window.dilation_h, patches.tap_w = window.dilation_w;
     return patches;
 }
 
-// In one direction: the pixels first, first + stride, … of dx, and the taps that they meet.
-struct Remainder {
-    int first, pixels;
-    int output;           // that pixel `first` meets with first_tap
-    int first_tap, taps;  // every stride'th one
-
-    Remainder(int first, int stride, int size, int pad, int all)
-        : first(first),
-          pixels(ceil_div(all - first, stride)),
-          output((first + pad) / stride),
-          first_tap((first + pad) % stride),
-          taps(ceil_div(size - first_tap, stride)) {}
-};
-// They are patches of dy; the taps are walked backwards.
+// The patches of dy that make P × Q pixels of dx; the taps are walked backwards.
 template <class T>
-Patches<T> patches_of(Tensor dy, const Remainder& h, const Remainder& w) {
-    Patches<T> patches(dy, h.pixels, w.pixels, h.taps, w.taps);
-    patches.direction = -1, patches.first_h = h.output, patches.first_w = w.output;
+Patches<T> patches_of(Tensor dy, int P, int Q, const TapsOfPixel& h, const TapsOfPixel& w) {
+    Patches<T> patches(dy, P, Q, h.count, w.count);
+    patches.first_h = h.output, patches.first_w = w.output;
+    patches.tap_h = -h.shift, patches.tap_w = -w.shift;
     return patches;
 }
 
@@ -223,12 +212,12 @@ void check_types(Tensor x, Tensor other) {
 
 // Pixels and taps are words, and what a tap adds to an address is an int.
 void check_pixels(Tensor x, Tensor y, Window window) {
-    const int h = x.H + 2 * window.pad_h + window.extra_h + window.size_h;
-    const int w = x.W + 2 * window.pad_w + window.extra_w + window.size_w;
-    const int64_t line = std::max(int64_t(x.W) * (x.C + 8), int64_t(y.W) * (y.C + 8));
-    ENSURE(std::max(h, w) <= kMostPixels && line * (window.size_h + 1) <= INT32_MAX, "x is ",
-           x.shape().text(), ", y is ", y.shape().text(), "; with padding and window the limit is ",
-           kMostPixels, " rows and columns");
+    const int h = x.H + 2 * window.pad_h + window.extra_h + window.extent_h();
+    const int w = x.W + 2 * window.pad_w + window.extra_w + window.extent_w();
+    const int64_t columns = std::max({x.W, y.W, window.extent_w()}), C = std::max(x.C, y.C) + 8;
+    ENSURE(std::max(h, w) <= kMostPixels && columns * C * (window.extent_h() + 1) <= INT32_MAX,
+           "x is ", x.shape().text(), ", y is ", y.shape().text(),
+           "; with padding and window the limit is ", kMostPixels, " rows and columns");
 }
 
 }  // namespace
@@ -280,26 +269,26 @@ void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask,
     const bool single = w.H * w.W == 1 && w.N == dy.C && w.C == C && has_packs(w);
     for (int first_h = 0; first_h < std::min(window.stride_h, dx.H); ++first_h)
         for (int first_w = 0; first_w < std::min(window.stride_w, dx.W); ++first_w) {
-            const Remainder h(first_h, window.stride_h, window.size_h, window.pad_h, dx.H);
-            const Remainder v(first_w, window.stride_w, window.size_w, window.pad_w, dx.W);
-            const int taps = h.taps * v.taps;
+            const TapsOfPixel h(first_h, w.H, window.stride_h, window.pad_h, window.dilation_h);
+            const TapsOfPixel v(first_w, w.W, window.stride_w, window.pad_w, window.dilation_w);
+            const int rows = ceil_div(dx.H - first_h, window.stride_h);
+            const int columns = ceil_div(dx.W - first_w, window.stride_w);
+            const int taps = h.count * v.count;
             Tensor filters = w;
             if (taps > 0 && !single)
-                filters =
-                    reorder(w,
-                            {dy.C, v.taps, w.N, w.C, w.H * w.W, h.first_tap * w.W + v.first_tap,
-                             window.stride_h * w.W, window.stride_w},
-                            {taps, 1, dy.C, C}, kCopyOfFilters, memory_);
+                filters = reorder(w,
+                                  {dy.C, v.count, w.N, w.C, w.H * w.W, h.first * w.W + v.first,
+                                   h.step * w.W, v.step},
+                                  {taps, 1, dy.C, C}, kCopyOfFilters, memory_);
             with_type(dy.type, [&]<class T>(T) {
-                const auto patches = patches_of<T>(dy, h, v);
+                const auto patches = patches_of<T>(dy, rows, columns, h, v);
                 const Matrix<false, T> matrix{elements<T>(filters), C, patches.depths, C};
                 with_out<T>(dx.type, [&]<class Out>(Out) {
                     Epilogue<Out> epilogue{elements<Out>(dx), nullptr, false, elements<Out>(mask),
                                            add};
                     if (window.stride_h * window.stride_w > 1)
-                        epilogue.rows = {false,           dx.H,    dx.W,    window.stride_h,
-                                         window.stride_w, h.first, v.first, h.pixels,
-                                         v.pixels};
+                        epilogue.rows = {false,   dx.H,    dx.W, window.stride_h, window.stride_w,
+                                         first_h, first_w, rows, columns};
                     product(precision_, patches, matrix, patches.rows, dx.C, patches.depths,
                             epilogue, memory_);
                 });

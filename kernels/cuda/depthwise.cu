@@ -48,9 +48,13 @@ __global__ void forward_kernel(const T* __restrict__ x, Shape xs, const T* __res
         float sum[kWide];
 #pragma unroll
         for (int e = 0; e < kWide; ++e) sum[e] = b ? b[at.c + e] : 0.0f;
-        for (int r = max(0, -h); r < min(window.size_h, xs.H - h); ++r)
-            for (int s = max(0, -v); s < min(window.size_w, xs.W - v); ++s)
-                add_tap(sum, x + index(xs, at.n, h + r, v + s, at.c), w, at.c, taps,
+        const int d_h = window.dilation_h, d_w = window.dilation_w;
+        const int r1 = min(window.size_h, taps_before(xs.H - h, d_h));
+        const int s0 = taps_before(max(0, -v), d_w);
+        const int s1 = min(window.size_w, taps_before(xs.W - v, d_w));
+        for (int r = taps_before(max(0, -h), d_h); r < r1; ++r)
+            for (int s = s0; s < s1; ++s)
+                add_tap(sum, x + index(xs, at.n, h + r * d_h, v + s * d_w, at.c), w, at.c, taps,
                         r * window.size_w + s);
         if (relu)
 #pragma unroll
@@ -59,22 +63,22 @@ __global__ void forward_kernel(const T* __restrict__ x, Shape xs, const T* __res
     }
 }
 
+// rows, cols: of any pixel.
 template <class T, int kWide>
 __global__ void grad_x_kernel(const T* __restrict__ dy, Shape ys, const T* __restrict__ w,
-                              Window window, const T* mask, T* dx, Pixels packs) {
+                              Window window, TapsOfPixel rows, TapsOfPixel cols, const T* mask,
+                              T* dx, Pixels packs) {
     const int taps = window.size_h * window.size_w;
     for (size_t i = first_index(); i < packs.count; i += grid_width()) {
         const Pixel at = packs[i];
-        // The windows that contain this pixel: p·stride − pad ≤ h < p·stride − pad + size.
-        const int h = at.h + window.pad_h, v = at.w + window.pad_w;
-        const int p0 = h < window.size_h ? 0 : (h - window.size_h) / window.stride_h + 1;
-        const int q0 = v < window.size_w ? 0 : (v - window.size_w) / window.stride_w + 1;
-        const int p1 = min(h / window.stride_h, ys.H - 1), q1 = min(v / window.stride_w, ys.W - 1);
+        rows.find(at.h + window.pad_h, window.size_h, window.stride_h, window.dilation_h);
+        cols.find(at.w + window.pad_w, window.size_w, window.stride_w, window.dilation_w);
+        const int i0 = rows.begin(ys.H), i1 = rows.end(), j0 = cols.begin(ys.W), j1 = cols.end();
         float sum[kWide] = {};
-        for (int p = p0; p <= p1; ++p)
-            for (int q = q0; q <= q1; ++q)
-                add_tap(sum, dy + index(ys, at.n, p, q, at.c), w, at.c, taps,
-                        (h - p * window.stride_h) * window.size_w + v - q * window.stride_w);
+        for (int r = i0; r < i1; ++r)
+            for (int s = j0; s < j1; ++s)
+                add_tap(sum, dy + index(ys, at.n, rows.read_for(r), cols.read_for(s), at.c), w,
+                        at.c, taps, rows.tap(r) * window.size_w + cols.tap(s));
         if (mask) mask_pack(sum, mask + i * kWide);
         store_pack(dx + i * kWide, sum);
     }
@@ -91,8 +95,9 @@ __global__ void grad_w_kernel(const T* __restrict__ x, Shape xs, const T* __rest
     float sum = 0;
     for (int64_t row = begin + threadIdx.y; row < end && c < xs.C; row += kDepthRows) {
         const Pixel at = pixels[size_t(row)];
-        const int h = at.h * window.stride_h - window.pad_h + tap / window.size_w;
-        const int v = at.w * window.stride_w - window.pad_w + tap % window.size_w;
+        const int r = tap / window.size_w, s = tap % window.size_w;
+        const int h = at.h * window.stride_h - window.pad_h + r * window.dilation_h;
+        const int v = at.w * window.stride_w - window.pad_w + s * window.dilation_w;
         if (h >= 0 && v >= 0 && h < xs.H && v < xs.W)
             sum += load(dy + row * xs.C + c) * load(x + index(xs, at.n, h, v, c));
     }
@@ -116,11 +121,13 @@ void CudaBackend::depthwise(Tensor x, Tensor w, const float* b, Window window, b
 }
 
 void CudaBackend::depthwise_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) {
+    const TapsOfPixel rows(0, w.H, window.stride_h, window.pad_h, window.dilation_h);
+    const TapsOfPixel cols(0, w.W, window.stride_w, window.pad_w, window.dilation_w);
     with_pack({dx, dy, mask}, [&]<class T>(T, auto wide) {
         const Pixels packs(dx.shape(), wide());
         grad_x_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
-            elements<T>(dy), dy.shape(), elements<T>(w), window, elements<T>(mask), elements<T>(dx),
-            packs);
+            elements<T>(dy), dy.shape(), elements<T>(w), window, rows, cols, elements<T>(mask),
+            elements<T>(dx), packs);
         CUDA_LAUNCHED();
     });
 }

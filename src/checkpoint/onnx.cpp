@@ -239,7 +239,9 @@ constexpr Form kForms[] = {
     {"branches", branches},
     {"conv2d",
      [](auto& layer, auto& graph) {
-         slide("Conv", graph.with_weights(layer), layer, graph, {attribute("group", layer.groups)});
+         slide("Conv", graph.with_weights(layer), layer, graph,
+               {attribute("group", layer.groups),
+                attribute("dilations", {layer.window.dilation_h, layer.window.dilation_w})});
      }},
     {"dropout", [](auto&, auto&) {}},
     {"elu", [](auto& layer, auto& graph) { graph.add_bent("Elu", layer.number); }},

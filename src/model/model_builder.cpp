@@ -97,10 +97,10 @@ void Builder::check_image(const LayerText& layer) const {
 Window Builder::window_of(const LayerText& layer) const {
     check_image(layer);
     const Window w = convoy::window_of(layer, shape);
-    if (shape.H + 2 * w.pad_h + w.extra_h < w.size_h ||
-        shape.W + 2 * w.pad_w + w.extra_w < w.size_w)
+    if (shape.H + 2 * w.pad_h + w.extra_h < w.extent_h() ||
+        shape.W + 2 * w.pad_w + w.extra_w < w.extent_w())
         error(layer, "the input of '", layer.kind, "' is ", image_text(shape),
-              ", too small for a window of ", w.size_h, "x", w.size_w, " with pad ",
+              ", too small for a window of ", w.extent_h(), "x", w.extent_w(), " with pad ",
               pair_text(w.pad_h, w.pad_w));
     return w;
 }
@@ -155,10 +155,9 @@ void Builder::add_weights(const LayerText& layer, Shape shape, int dims, Param*&
         weight = bias = {Init::kUniform, float(1 / std::sqrt(double(shape.row_elems())))};
     if (rule == Rule::kWhiten) {
         if (&layer != &text_.layers.front() || dims != 4 ||
-            size_t(shape.N) != 2 * shape.row_elems())
-            error(layer,
-                  "'init whiten' fits only a first conv2d with two filters per number of its ",
-                  "window: here 'out ", 2 * shape.row_elems(), "'");
+            size_t(shape.N) != 2 * shape.row_elems() || layer.window.dilated())
+            error(layer, "'init whiten' fits only a first conv2d without dilation, with two ",
+                  "filters per number of its window: here 'out ", 2 * shape.row_elems(), "'");
         weight = {Init::kWhiten, float(1 / std::sqrt(double(shape.row_elems())))};
     }
     w = &add(layer, "weight", {.shape = shape, .init = weight, .decay = true, .dims = dims});

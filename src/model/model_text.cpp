@@ -122,6 +122,7 @@ void take_option(Line& line, const std::string& option, LayerText& layer) {
     if (option == "stride") line.take_pair(option, 1, kMaxWindow, w.stride_h, w.stride_w);
     if (option == "pad") layer.same = line.take_if("same");
     if (option == "pad" && !layer.same) line.take_pair(option, 0, kMaxWindow, w.pad_h, w.pad_w);
+    if (option == "dilation") line.take_pair(option, 1, kMaxWindow, w.dilation_h, w.dilation_w);
     if (option == "groups") layer.groups = line.take_int(option, 1, kMaxOut);
     if (option == "start")
         layer.number = line.take_float(option, "a number from 0 on: 0.000001", 1000);
@@ -281,8 +282,8 @@ void complete(const LayerText& layer, int inputs, int size, int stride, int& pad
 
 Window window_of(const LayerText& layer, Shape x) {
     Window w = layer.window;
-    complete(layer, x.H, w.size_h, w.stride_h, w.pad_h, w.extra_h);
-    complete(layer, x.W, w.size_w, w.stride_w, w.pad_w, w.extra_w);
+    complete(layer, x.H, w.extent_h(), w.stride_h, w.pad_h, w.extra_h);
+    complete(layer, x.W, w.extent_w(), w.stride_w, w.pad_w, w.extra_w);
     return w;
 }
 

@@ -3,7 +3,8 @@
 //   # a comment, to the end of the line
 //   input 64                                    first line: height and width of the images; or
 //                                               80x64; or with channels: 28x28x1 (1 grey, 3 RGB)
-//   conv2d NAME out COUNT size W [stride W] [pad PAD] [groups G] [bias yes|no] [init INIT]
+//   conv2d NAME out COUNT size W [stride W] [pad PAD] [dilation W] [groups G] [bias yes|no]
+//                                               [init INIT]     dilation: taps are W pixels apart
 //   linear NAME out COUNT [bias yes|no] [init INIT]
 //   pointwise NAME out COUNT [bias yes|no] [init INIT]   linear on the channels of each pixel
 //   batchnorm NAME [eps E]                      E is 0.00001 by default
@@ -100,6 +101,7 @@ inline std::string window_text(const Window& w) {
     if (w.stride_h != 1 || w.stride_w != 1) text += " stride " + pair_text(w.stride_h, w.stride_w);
     if (w.pad_h != 0 || w.pad_w != 0) text += " pad " + pair_text(w.pad_h, w.pad_w);
     if (w.extra_h != 0 || w.extra_w != 0) text += "+" + pair_text(w.extra_h, w.extra_w);
+    if (w.dilated()) text += " dilation " + pair_text(w.dilation_h, w.dilation_w);
     return text;
 }
 

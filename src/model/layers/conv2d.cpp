@@ -110,7 +110,7 @@ class Conv2d final : public Weighted {
 const LayerKind kConv2d{.name = "conv2d",
                         .argument = "NAME",
                         .needs = "out size",
-                        .may = "stride pad groups bias init",
+                        .may = "stride pad dilation groups bias init",
                         .make = make_layer<Conv2d>,
                         .takes_relu = true,
                         .masks_dx = true};
