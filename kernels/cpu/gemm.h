@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <vector>
 
@@ -36,9 +37,11 @@ struct Cpu {
     std::vector<float*> thread_blocks_;
 };
 // How many sums of `elems` floats an op over so many rows keeps separately, so that threads can
-// share it: one per `least` rows, which take much longer than to add it up, and 8 MB in all.
+// share it: one per `least` rows, which take much longer than to add it up, and 8 MB in all. A
+// power of two, because most machines have an even number of cores.
 inline int separate_sums(int64_t rows, int64_t least, size_t elems) {
-    return int(std::clamp<int64_t>(std::min(rows / least, (2 << 20) / int64_t(elems)), 1, 32));
+    const int64_t most = std::min(rows / least, (2 << 20) / int64_t(elems));
+    return int(std::bit_floor(uint64_t(std::clamp<int64_t>(most, 1, 32))));
 }
 enum Slot : size_t { kSlotB, kSlotA, kSlotSums, kSlotParts, kSlotImages, kSlotFilters };
 

@@ -26,7 +26,7 @@ namespace {
 constexpr int kRowsBlock = 288;
 constexpr int kPanelGroup = 8;
 constexpr int kMostInPlace = 256;
-constexpr int kLeastRows = 1024;  // for a separate sum
+constexpr int kLeastRows = 384;  // for a separate sum
 // Padding between panels. Without it their size is often a multiple of 4 KB, and the same row of
 // all panels would fall into one set of the L1 cache.
 constexpr int kStagger = 16;
@@ -208,9 +208,9 @@ void multiply_rows_of(Cpu& cpu, const Micro& micro, Form, const T* dy, int K, co
     const RowsProduct<Form> product = transposed ? RowsProduct<Form>{micro, x.x, depth, dy_rows}
                                                  : RowsProduct<Form>{micro, dy, K, patches};
     const int width = product.patches.depth(), panels = ceil_div(width, micro.nr);
-    // A few tasks per thread. Each packs its rows of dy again, so a cut is a group of panels.
-    const int most_cuts = std::max(panels / kPanelGroup, std::min(panels, threads));
-    const int cuts = std::clamp(ceil_div(4 * threads, parts), 1, most_cuts);
+    // A few tasks per thread, but each packs its rows of dy again, for 24 panels or more.
+    const int most_cuts = std::max(panels / (3 * kPanelGroup), ceil_div(threads, parts));
+    const int cuts = std::clamp(ceil_div(4 * threads, parts), 1, std::min(panels, most_cuts));
     float* const* scratch = cpu.for_threads(product.scratch_elems());
     float* sums = parts > 1 ? cpu.shared.get(kSlotParts, elems * parts) : dw;
     cpu.pool.for_each(parts * cuts, [&](int task, int thread) {

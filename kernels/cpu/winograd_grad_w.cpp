@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kSmallSum = 36 * 128 * 128;  // floats, 2.4 MB
 constexpr int kL2Floats = 280'000;
-constexpr int kLeastTiles = 512;  // for a separate S
+constexpr int kLeastTiles = 384;  // for a separate S
 constexpr int kManyTiles = 256;   // tiles of a block if S is large: S is then read less often
 
 template <class T>
@@ -113,7 +113,7 @@ void winograd_grad_w(Cpu& cpu, const T* dy, int K, const PatchesOf<T>& x, float*
     op.most = small ? std::max(64, kL2Floats / row) : kManyTiles;
     op.most = std::min(op.most, ceil_div(tiles.count, parts));
     float* sums = cpu.shared.get(kSlotParts, op.sum_elems() * parts);
-    if (parts >= 2 * cpu.pool.size() || cpu.pool.size() == 1)
+    if (parts >= 4 * cpu.pool.size() || parts % cpu.pool.size() == 0)
         sum_parts(cpu, op, parts, sums);
     else
         sum_blocks(cpu, op, parts, sums);
