@@ -257,13 +257,14 @@ class Backend {
                                       const float* beta, const float* mean, const float* var,
                                       Activation act, float eps, Tensor dx, Tensor dresidual) = 0;
 
-    // ---- layer norm ------------------------------------------------------------------------
+    // ---- group norm ------------------------------------------------------------------------
 
-    // Over the C channels of each pixel; a depthwise conv2d of 1x1 applies gamma and beta:
-    //   y = (x − mean)·rstd   rstd = 1/√(var + eps), N×H×W floats, null: not wanted. y may be x.
-    virtual void layer_norm(Tensor x, float eps, Tensor y, float* rstd) = 0;
+    // Over the H·W pixels and C/groups channels of each group of each image (layer norm: images of
+    // one pixel, one group). A depthwise conv2d of 1x1 applies gamma and beta:
+    //   y = (x − mean)·rstd   rstd = 1/√(var + eps), N×groups floats, null: not wanted. y may be x.
+    virtual void group_norm(Tensor x, int groups, float eps, Tensor y, float* rstd) = 0;
     // dx = rstd·(dy − mean(dy) − y·mean(dy·y)); dx may be dy.
-    virtual void layer_norm_grad(Tensor y, const float* rstd, Tensor dy, Tensor dx) = 0;
+    virtual void group_norm_grad(Tensor y, int groups, const float* rstd, Tensor dy, Tensor dx) = 0;
 
     // ---- elementwise and pooling -----------------------------------------------------------
 

@@ -81,49 +81,87 @@ TEST_CASE("activations and their gradients, from the output or the input, match 
         }
 }
 
-static void check_layer_norm(Backend& backend, Precision precision) {
+// Images of several pixels: groups are runs of channels in every pixel. One warp of the CUDA kernel
+// takes a group, so groups of less and of more than 32 numbers, and less and more than 8 groups.
+static void check_group_norm(Backend& backend, Precision precision) {
     const bool halves = precision == Precision::kBf16;
-    for (const Shape& shape : {Shape{1, 1, 1, 1}, {3, 5, 7, 33}, {2, 9, 8, 64}, {2, 3, 1, 200}}) {
+    const std::pair<Shape, int> cases[] = {
+        {{1, 1, 1, 1}, 1},    {{105, 1, 1, 33}, 1},  {{144, 1, 1, 64}, 1}, {{6, 1, 1, 200}, 1},
+        {{2, 3, 1, 40}, 1},   {{3, 5, 7, 33}, 1},    {{3, 5, 7, 33}, 11},  {{3, 5, 7, 33}, 3},
+        {{2, 5, 3, 33}, 33},  {{2, 1, 1, 6}, 6},     {{9, 1, 1, 64}, 8},   {{2, 9, 8, 64}, 32},
+        {{1, 20, 20, 48}, 2}, {{70, 2, 2, 300}, 100}};
+    for (const auto& [shape, G] : cases) {
         CAPTURE(shape.text());
-        const size_t n = shape.elems(), C = size_t(shape.C), pixels = n / C;
+        CAPTURE(G);
+        const size_t n = shape.elems(), C = size_t(shape.C), row = shape.row_elems();
+        const size_t groups = size_t(G), count = size_t(shape.N) * groups;
+        const auto group = [&](size_t i) { return i / row * groups + i % C / (C / groups); };
+        const double numbers = double(n) / double(count);
         const float eps = 1e-3f;
         std::vector<float> x = rounded(random_floats(n, 1), Precision::kBf16),
                            out = rounded(random_floats(n, 2), Precision::kBf16),
                            dy = rounded(random_floats(n, 3), Precision::kBf16),
-                           scale = random_floats(pixels, 4);
-        for (size_t i = 0; i < n; ++i) x[i] += float(100 * (i / C % 2));  // cancels if done badly
+                           scale = random_floats(count, 4);
+        for (size_t i = 0; i < n; ++i)
+            x[i] += float(100 * (group(i) % 2));  // cancels if done badly
         if (halves) x = rounded(x, Precision::kBf16);
-        std::vector<double> y(n), rstd(pixels), dx(n);
-        for (size_t p = 0; p < pixels; ++p) {
-            double mean = 0, var = 0, grad = 0, slope = 0;
-            for (size_t i = p * C; i < p * C + C; ++i)
-                mean += x[i] / double(C), grad += dy[i] / double(C),
-                    slope += double(dy[i]) * out[i] / double(C);
-            for (size_t i = p * C; i < p * C + C; ++i) var += (x[i] - mean) * (x[i] - mean);
-            rstd[p] = 1 / std::sqrt(var / double(C) + double(eps));
-            for (size_t i = p * C; i < p * C + C; ++i)
-                y[i] = (x[i] - mean) * rstd[p], dx[i] = scale[p] * (dy[i] - grad - out[i] * slope);
+        std::vector<double> y(n), dx(n), mean(count), rstd(count), grad(count), slope(count);
+        for (size_t i = 0; i < n; ++i)
+            mean[group(i)] += x[i] / numbers, grad[group(i)] += dy[i] / numbers,
+                slope[group(i)] += double(dy[i]) * out[i] / numbers;
+        for (size_t i = 0; i < n; ++i)
+            rstd[group(i)] += (x[i] - mean[group(i)]) * (x[i] - mean[group(i)]) / numbers;
+        for (double& r : rstd) r = 1 / std::sqrt(r + double(eps));
+        for (size_t i = 0; i < n; ++i) {
+            const size_t g = group(i);
+            y[i] = (x[i] - mean[g]) * rstd[g];
+            dx[i] = scale[g] * (dy[i] - grad[g] - out[i] * slope[g]);
         }
-        Guarded got_x(x), got_y(n), got_rstd(pixels), got_dx(dy), got_apart(n);
+        Guarded got_x(x), got_y(n), got_rstd(count), got_dx(dy), got_apart(n);
         const Tensor in_place{got_x.data(), shape}, grad_in_place{got_dx.data(), shape};
-        backend.layer_norm(view(x, shape), eps, {got_y.data(), shape}, nullptr);
-        backend.layer_norm(in_place, eps, in_place, got_rstd.data());
-        CHECK_CLOSE(got_y.span(), y, halves ? 0x1p-7 : 2e-5);
+        backend.group_norm(view(x, shape), G, eps, {got_y.data(), shape}, nullptr);
+        backend.group_norm(in_place, G, eps, in_place, got_rstd.data());
+        // A mean near 100 is rounded by up to 2⁻¹⁸, its sum by more; y by rstd times that.
+        const double rounding = 5e-6 * (3 + *std::ranges::max_element(rstd));
+        CHECK_CLOSE(got_y.span(), y, halves ? 0x1p-7 : rounding);
         CHECK(std::ranges::equal(got_x.span(), got_y.span()));
-        CHECK_CLOSE(got_rstd.span(), rstd, 2e-5);
-        backend.layer_norm_grad(view(out, shape), scale.data(), view(dy, shape),
+        CHECK_CLOSE(got_rstd.span(), rstd, rounding);
+        backend.group_norm_grad(view(out, shape), G, scale.data(), view(dy, shape),
                                 {got_apart.data(), shape});
-        backend.layer_norm_grad(view(out, shape), scale.data(), grad_in_place, grad_in_place);
+        backend.group_norm_grad(view(out, shape), G, scale.data(), grad_in_place, grad_in_place);
         CHECK_CLOSE(got_dx.span(), dx, halves ? 0x1p-7 : 1e-5);
         CHECK(std::ranges::equal(got_dx.span(), got_apart.span()));
     }
-    backend.layer_norm({nullptr, 0, 2, 2, 4}, 1, {nullptr, 0, 2, 2, 4}, nullptr);
+    backend.group_norm({nullptr, 0, 2, 2, 4}, 2, 1, {nullptr, 0, 2, 2, 4}, nullptr);
     float v[8] = {};
-    CHECK_THROWS_AS(backend.layer_norm({v, 1, 1, 2, 4}, 1, {v, 1, 1, 1, 8}, v), Error);
+    CHECK_THROWS_AS(backend.group_norm({v, 1, 1, 2, 4}, 1, 1, {v, 1, 1, 1, 8}, v), Error);
+    for (const int groups : {-1, 0, 3, 8}) {
+        CAPTURE(groups);
+        const Tensor x{v, 1, 1, 2, 4};
+        CHECK_THROWS_AS(backend.group_norm(x, groups, 1, x, nullptr), Error);
+        CHECK_THROWS_AS(backend.group_norm_grad(x, groups, v, x, x), Error);
+    }
 }
 
-TEST_CASE("layer_norm and its gradient match their formulas, also in place") {
-    in_both(check_layer_norm);
+TEST_CASE("group_norm and its gradient match their formulas, also in place") {
+    in_both(check_group_norm);
+}
+
+TEST_CASE("group_norm has the same bits for any number of threads") {
+    const Shape shape{7, 19, 17, 24};
+    std::vector<float> x = random_floats(shape.elems(), 1), dy = random_floats(x.size(), 2);
+    std::vector<float> want;
+    for (const int threads : {1, 2, 5})
+        for (const int groups : {1, 4}) {
+            auto backend = make_backend("cpu", {.threads = threads});
+            std::vector<float> got(2 * x.size()), rstd(size_t(shape.N) * size_t(groups));
+            const Tensor y{got.data(), shape}, dx{got.data() + x.size(), shape};
+            backend->group_norm(view(x, shape), groups, 1e-5f, y, rstd.data());
+            backend->group_norm_grad(y, groups, rstd.data(), view(dy, shape), dx);
+            if (threads == 1) want.insert(want.end(), got.begin(), got.end());
+            CHECK(std::ranges::equal(
+                got, std::span(want).subspan(groups == 1 ? 0 : got.size(), got.size())));
+        }
 }
 
 static void check_scale_channels(Backend& backend, Precision precision) {

@@ -151,6 +151,7 @@ branches shuffle yes
   relu
 |
   conv2d z3 out 6 size 3 pad 1
+  groupnorm z4 groups 3 eps 0.01
 end
 branches
   avgpool size 2x1 stride 1
@@ -269,6 +270,7 @@ static std::string random_layers(Random& random, int depth, int& name, int layer
                                         "maxpool size 3 stride 1 pad same\n",
                                         "gelu\n",
                                         "layernorm " + id + "\n",
+                                        "groupnorm " + id + " groups 2\n",
                                         "scale " + id + " start 0.5\n",
                                         "pointwise " + id + " out 4\n"};
             text += some[random.below(std::size(some))];
@@ -638,6 +640,31 @@ linear fc2 out classes
                    0.8743139, 0.2330798, 0.9894959, -0.5001691, 0.6876476},
                   {7.081904, -0.7371272}},
                  text, 3, {.classes = 4});
+}
+
+TEST_CASE(
+    "group norm gives PyTorch's logits and gradients: some groups, one, as many as channels") {
+    const char* text = R"(input 10x9
+conv2d a out 12 size 3 pad 1 bias no
+groupnorm g1 groups 4 eps 0.001
+relu
+residual r
+  conv2d b out 12 size 3 pad 1 bias no
+  groupnorm n groups 12
+  relu
+  conv2d c out 12 size 1 bias no
+  groupnorm m groups 1
+end
+conv2d d out 15 size 3 stride 2 bias no
+groupnorm g2 groups 5
+silu
+avgpool 1
+linear fc out classes
+)";
+    const std::vector<float> logits = {-1.017503,  0.5612621, 1.340813, -0.2402146,
+                                       -1.113943,  0.6237879, 1.338457, -0.1410936,
+                                       -0.8957352, 0.2983657, 1.312294, -0.1263583};
+    check_golden({"groupnorm", logits, logits, {4.248985, -0.4402856}}, text, 3, {.classes = 4});
 }
 
 TEST_CASE("networks of torchvision give its logits and gradients from the same weights") {

@@ -38,6 +38,7 @@ const char* kPooled = R"(input 12
 conv2d c1 out 16 size 3 stride 2 pad 1
 relu
 residual r relu no
+  groupnorm g groups 4
   layernorm n
   pointwise p out 24
   gelu

@@ -38,6 +38,7 @@ conv2d c3 out 12 size 3x2 pad same dilation 3 groups 3
 batchnorm b eps 0.01
 end
 layernorm n eps 0.02
+groupnorm g3 groups 3 eps 0.03
 pointwise w out 12
 gelu
 scale s start 0.5
@@ -81,6 +82,8 @@ dropout 0.5
 linear f1 out 10 bias no
 relu
 layernorm fn
+groupnorm fg groups 2
+groupnorm fi groups 10
 scale fs start 2
 pointwise fp out 9
 branches shuffle yes
@@ -183,6 +186,8 @@ TEST_CASE("onnx: nodes read what is there before them, and the weights are those
             if (name == "w.weight")
                 shape.resize(2);  // of the pointwise layer, a 1x1 convolution here
             if (name.ends_with("/weight")) shape = {shape[0], 1, 1};  // of a scale
+            if (name.starts_with("g3.") || name.starts_with("fg.") || name.starts_with("fi."))
+                shape.resize(1);  // of a groupnorm: C x 1 x 1
             CHECK(found->second.shape == shape);
             CHECK(std::memcmp(found->second.values.data(), data.data(), data.size()) == 0);
         }

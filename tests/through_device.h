@@ -111,15 +111,15 @@ class ThroughDevice final : public Backend {
                                       c.in(mean, x.C), c.in(var, x.C), act, eps, c.out(dx),
                                       c.out(dresidual));
     }
-    void layer_norm(Tensor x, float eps, Tensor y, float* rstd) override {
+    void group_norm(Tensor x, int groups, float eps, Tensor y, float* rstd) override {
         Call c(*this);
-        const size_t pixels = size_t(x.N) * size_t(x.H * x.W);
-        device_->layer_norm(c.in(x), eps, c.out(y), c.out(rstd, pixels));
+        const size_t count = size_t(x.N) * size_t(std::max(groups, 0));
+        device_->group_norm(c.in(x), groups, eps, c.out(y), c.out(rstd, count));
     }
-    void layer_norm_grad(Tensor y, const float* rstd, Tensor dy, Tensor dx) override {
+    void group_norm_grad(Tensor y, int groups, const float* rstd, Tensor dy, Tensor dx) override {
         Call c(*this);
-        const size_t pixels = size_t(y.N) * size_t(y.H * y.W);
-        device_->layer_norm_grad(c.in(y), c.in(rstd, pixels), c.in(dy), c.out(dx));
+        const size_t count = size_t(y.N) * size_t(std::max(groups, 0));
+        device_->group_norm_grad(c.in(y), groups, c.in(rstd, count), c.in(dy), c.out(dx));
     }
     void activate(Tensor x, Activation f) override {
         Call c(*this);

@@ -273,7 +273,7 @@ counters() {
     # The first launches are the operation's own; the clocks are left alone.
     while IFS=$'\t' read -r total name && [ $((++count)) -le 5 ]; do
         run 30 "$found" --clock-control none "${sections[@]}" --launch-count 3 --kernel-name \
-            'regex:product|moments|batch_norm|layer_norm|pool|depthwise|sgd|relu|add|copy|softmax|epilogue' \
+            'regex:product|moments|batch_norm|group_norm|pool|depthwise|sgd|relu|add|copy|softmax|epilogue' \
             "$KIT" trainer bench kernels --device "$DEVICE" --precision bf16 --filter "$name" \
             --batch $batch
         cat "$work/said" >>"$OUT/ncu.txt"

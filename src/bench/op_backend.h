@@ -126,11 +126,12 @@ class OpBackend : public Backend {
              });
     }
 
-    void layer_norm(Tensor x, float eps, Tensor y, float* rstd) override {
-        call(over("layer_norm", {x, y}), [&] { to_.layer_norm(x, eps, y, rstd); });
+    void group_norm(Tensor x, int groups, float eps, Tensor y, float* rstd) override {
+        call(over("group_norm", {x, y}), [&] { to_.group_norm(x, groups, eps, y, rstd); });
     }
-    void layer_norm_grad(Tensor y, const float* rstd, Tensor dy, Tensor dx) override {
-        call(over("layer_norm_grad", {y, dy, dx}), [&] { to_.layer_norm_grad(y, rstd, dy, dx); });
+    void group_norm_grad(Tensor y, int groups, const float* rstd, Tensor dy, Tensor dx) override {
+        call(over("group_norm_grad", {y, dy, dx}),
+             [&] { to_.group_norm_grad(y, groups, rstd, dy, dx); });
     }
 
     void activate(Tensor x, Activation f) override {

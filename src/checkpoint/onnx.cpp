@@ -45,18 +45,21 @@ struct Graph {
     std::map<std::string, StoredTensor> constants = {};
     int count = 0;
 
-    // The name of a param. The file will contain it.
-    std::string weight(const LayerText& layer, const char* part) {
+    // The name of a param. The file will contain it, with `more` dimensions of 1 behind its own.
+    std::string weight(const LayerText& layer, const char* part, size_t more = 0) {
         const std::string name = cat(prefix, layer.name, ".", part);
         used[name] = &weights.tensors.at(name);
-        return name;
+        if (more == 0) return name;
+        StoredTensor tensor = *used[name];
+        tensor.shape.insert(tensor.shape.end(), more, 1);
+        return constant(name, std::move(tensor));
     }
     std::string constant(const std::string& name, StoredTensor tensor) {
         used[name] = &(constants[name] = std::move(tensor));
         return name;
     }
-    std::vector<std::string> with_weights(const LayerText& layer) {
-        std::vector<std::string> inputs = {value, weight(layer, "weight")};
+    std::vector<std::string> with_weights(const LayerText& layer, size_t more = 0) {
+        std::vector<std::string> inputs = {value, weight(layer, "weight", more)};
         if (layer.bias) inputs.push_back(weight(layer, "bias"));
         return inputs;
     }
@@ -188,6 +191,20 @@ void layer_norm(const LayerText& layer, Graph& graph) {
     graph.transpose({0, 3, 1, 2});
 }
 
+// The groups are the channels of an InstanceNormalization: GroupNormalization came in opset 18.
+void group_norm(const LayerText& layer, Graph& graph) {
+    const int G = layer.groups;
+    const auto all = [&](float value) {
+        return graph.constant(cat("groups/", G, "/", value), {"F32", {G}, std::vector(G, value)});
+    };
+    graph.reshape({0, G, -1});
+    graph.add("InstanceNormalization", {graph.value, all(1), all(0)},
+              {attribute("epsilon", layer.eps)});
+    graph.reshape({0, -1, graph.H, graph.W});
+    graph.add("Mul", {graph.value, graph.weight(layer, "weight", 2)});
+    graph.add("Add", {graph.value, graph.weight(layer, "bias", 2)});
+}
+
 // x·(erf(x/√2) + 1)/2
 void gelu(const LayerText&, Graph& graph) {
     const std::string x = graph.value;
@@ -215,11 +232,7 @@ void linear(const LayerText& layer, Graph& graph) {
 // Where images have one pixel, it is a linear layer. A Conv's weights need four dimensions.
 void pointwise(const LayerText& layer, Graph& graph) {
     if (graph.H * graph.W == 1) return linear(layer, graph);
-    const std::vector<std::string> inputs = graph.with_weights(layer);
-    StoredTensor weights = *graph.used[inputs[1]];
-    weights.shape.insert(weights.shape.end(), 2, 1);
-    graph.constant(inputs[1], std::move(weights));
-    graph.add("Conv", inputs);
+    graph.add("Conv", graph.with_weights(layer, 2));
 }
 
 // "NAME/weight": a bare NAME could be the name of a value. No layer has a slash in its name.
@@ -248,6 +261,7 @@ constexpr Form kForms[] = {
     {"excite", excite},
     {"flatten", flatten},
     {"gelu", gelu},
+    {"groupnorm", group_norm},
     {"hardsigmoid", [](auto&, auto& graph) { graph.add_bent("HardSigmoid", 1 / 6.0f); }},
     {"hardswish", [](auto&, auto& graph) { graph.add("HardSwish", {graph.value}); }},
     {"layernorm", layer_norm},

@@ -9,6 +9,7 @@
 //   pointwise NAME out COUNT [bias yes|no] [init INIT]   linear on the channels of each pixel
 //   batchnorm NAME [eps E]                      E is 0.00001 by default
 //   layernorm NAME [eps E]                      over the channels of each pixel; E as above
+//   groupnorm NAME groups G [eps E]             over all pixels and the channels of each group
 //   scale NAME start V                          each channel times a weight, which starts as V
 //   maxpool size W [stride W] [pad PAD] [ceil yes|no]    stride is the size by default
 //   avgpool size W [stride W] [pad PAD]         padding counts as zeros
@@ -32,7 +33,7 @@
 //   W      N or RxC (rows x columns): size 3, size 3x5
 //   PAD    W, or "same": pads for ⌈inputs/stride⌉ outputs; an odd number pads one more at the end
 //   G      the channels are split into G groups; each group of outputs reads one group of inputs.
-//          If G equals both numbers of channels, the convolution is depthwise
+//          If G equals both numbers of channels of a conv2d, the convolution is depthwise
 //   ceil   yes: the last window may be partly outside of the image (PyTorch's ceil_mode)
 //   INIT   he       normal, deviation √(2/(out·size)); biases 0        (default of conv2d)
 //          he_in    normal, deviation √(2/inputs); biases 0
@@ -65,7 +66,7 @@ struct LayerText {
     bool bias = true, relu = true, split = false, shuffle = false;
     InitRule init = InitRule::kDefault;
     float deviation = 0;        // of kNormal
-    float eps = 1e-5f;          // of batchnorm, layernorm
+    float eps = 1e-5f;          // of norms
     float number = 0;           // P, A, or V
     int rows = 0, columns = 0;  // W directly after the kind; else 0
     // Of branches and excite; of residual: its layers and, if it has one, its shortcut.

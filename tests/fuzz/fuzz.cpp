@@ -277,7 +277,8 @@ std::vector<Bytes> seeds_of(const std::string& target) {
     if (target == "model")
         return {
             text("input 28x28x1\nconv2d a out 8 size 3x5 stride 2 pad 1 bias no init he\nrelu\n"
-                 "layernorm n eps 0.1\npointwise p out 8\ngelu\nscale s start 0.5\n"
+                 "layernorm n eps 0.1\ngroupnorm g groups 2 eps 0.1\npointwise p out "
+                 "8\ngelu\nscale s start 0.5\n"
                  "residual b\nbatchnorm c\nshortcut\nconv2d d out 8 size 1\nend\ndropout 0.5\n"
                  "avgpool 1\nflatten\nlinear f out classes init 0.01  # end\n")};
     if (target == "options") {

@@ -29,14 +29,14 @@ std::unique_ptr<Layer> make_layer(const LayerText& text, const Fusion& fusion, B
 }
 
 extern const LayerKind kAvgPool, kBatchNorm, kBranches, kConv2d, kDropout, kElu, kExcite, kFlatten,
-    kGelu, kHardSigmoid, kHardSwish, kLayerNorm, kLeakyRelu, kLinear, kMaxPool, kPointwise, kRelu,
-    kRelu6, kResidual, kScale, kSigmoid, kSilu;
+    kGelu, kGroupNorm, kHardSigmoid, kHardSwish, kLayerNorm, kLeakyRelu, kLinear, kMaxPool,
+    kPointwise, kRelu, kRelu6, kResidual, kScale, kSigmoid, kSilu;
 
 inline constexpr const LayerKind* kLayerKinds[] = {
-    &kAvgPool,   &kBatchNorm, &kBranches, &kConv2d,      &kDropout,   &kElu,
-    &kExcite,    &kFlatten,   &kGelu,     &kHardSigmoid, &kHardSwish, &kLayerNorm,
-    &kLeakyRelu, &kLinear,    &kMaxPool,  &kPointwise,   &kRelu,      &kRelu6,
-    &kResidual,  &kScale,     &kSigmoid,  &kSilu,
+    &kAvgPool,   &kBatchNorm, &kBranches, &kConv2d,    &kDropout,     &kElu,
+    &kExcite,    &kFlatten,   &kGelu,     &kGroupNorm, &kHardSigmoid, &kHardSwish,
+    &kLayerNorm, &kLeakyRelu, &kLinear,   &kMaxPool,   &kPointwise,   &kRelu,
+    &kRelu6,     &kResidual,  &kScale,    &kSigmoid,   &kSilu,
 };
 
 // Null if the kind does not exist.
