@@ -41,7 +41,7 @@ struct Cpu {
 // power of two, because most machines have an even number of cores.
 inline int separate_sums(int64_t rows, int64_t least, size_t elems) {
     const int64_t most = std::min(rows / least, (2 << 20) / int64_t(elems));
-    return int(std::bit_floor(uint64_t(std::clamp<int64_t>(most, 1, 32))));
+    return int(std::bit_floor(uint64_t(std::clamp<int64_t>(most, 1, 8))));
 }
 enum Slot : size_t { kSlotB, kSlotA, kSlotSums, kSlotParts, kSlotImages, kSlotFilters };
 

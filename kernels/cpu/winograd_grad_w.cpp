@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kSmallSum = 36 * 128 * 128;  // floats, 2.4 MB
 constexpr int kL2Floats = 280'000;
-constexpr int kLeastTiles = 384;  // for a separate S
+constexpr int kLeastTiles = 512;  // for a separate S
 constexpr int kManyTiles = 256;   // tiles of a block if S is large: S is then read less often
 
 template <class T>
