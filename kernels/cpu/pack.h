@@ -167,8 +167,8 @@ void copy_patches(const PatchesOf<T>& x, const Row& at, int count, int begin, in
 }
 
 // Packs rows [row, row + rows) × depth [begin, end) of the patch matrix for Micro::tile_by_row. In
-// NHWC the S·C elements of one filter row are contiguous in the image. With a dilation only those
-// of a tap are, so each tap is copied as a window of 1x1.
+// NHWC the S·C elements of one filter row are contiguous in the image. With a dilation only the C
+// elements of one tap are contiguous, so each tap is packed as a window of 1x1.
 template <class T, class To>
 void pack_by_row(const PatchesOf<T>& x, int64_t row, int rows, int begin, int end, To* to) {
     if (x.dilation_h * x.dilation_w != 1) {

@@ -1,4 +1,4 @@
-// text.h — helpers for text. Whoever includes it has check.h, too.
+// text.h — helpers for text. It includes check.h, so its users need not.
 #pragma once
 
 #include <cstdint>
