@@ -125,10 +125,10 @@ TEST_SRC := $(if $(TESTS),tests/main.cpp tests/call_hooks.cpp $(TESTS:%=tests/te
 TEST_UNITS := t p s m ef r ab c l gh ijk no d uvwxyz
 TEST_UNIT  := $(if $(TESTS)$(filter 0,$(UNITY)),$(TEST_SRC),tests/main.cpp tests/call_hooks.cpp $(TEST_UNITS:%=tests/unit-%.cpp))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_UNIT)) \
-            $(if $(TSAN),,$(patsubst %,$(SIMT)/%.o,$(wildcard tests/*.cu)) $(SIMT)/tools/gemm_ladder.cu.o) \
-            $(if $(filter 1,$(CUDA)),$(addprefix $(GPU)/,tests/mma_kernels.cu.o tools/gemm_ladder.cu.o))
-LADDER_OBJ := $(BUILD)/tools/gemm_ladder_main.cpp.o $(SIMT)/tools/gemm_ladder.cu.o \
-              $(if $(filter 1,$(CUDA)),$(GPU)/tools/gemm_ladder.cu.o)
+            $(if $(TSAN),,$(patsubst %,$(SIMT)/%.o,$(wildcard tests/*.cu)) $(SIMT)/tests/lab/gemm_ladder.cu.o) \
+            $(if $(filter 1,$(CUDA)),$(addprefix $(GPU)/,tests/mma_kernels.cu.o tests/lab/gemm_ladder.cu.o))
+LADDER_OBJ := $(BUILD)/tests/lab/gemm_ladder_main.cpp.o $(SIMT)/tests/lab/gemm_ladder.cu.o \
+              $(if $(filter 1,$(CUDA)),$(GPU)/tests/lab/gemm_ladder.cu.o)
 
 all: trainer
 trainer: $(BUILD)/trainer
@@ -194,12 +194,12 @@ arm64:
 	$(MAKE) MACHINE=aarch64 static build/release-aarch64/static/run_tests
 	CONVOY_TEST_DEVICE=cpu qemu-aarch64-static build/release-aarch64/static/run_tests \
 	  -tce='program*,health: the command*,*in bf16*,trace: copies beside*' -sfe='$(subst $() ,$(comma),$(NOT_ON_ARM64:%=*test_%.cpp))'
-# The GPU kit: all that tools/gpu_check.sh needs on a machine that has a GPU, its driver and glibc. CUDA=0 makes one
+# The GPU kit: all that tests/lab/gpu_check.sh needs on a machine that has a GPU, its driver and glibc. CUDA=0 makes one
 # for its emulator alone.
 KIT_MAINS := $(addprefix $(STATIC)/main/,trainer run_tests gemm_ladder)
 $(STATIC)/main/trainer.o: $(MAIN_OBJ)
 $(STATIC)/main/run_tests.o: $(BUILD)/tests/main.cpp.o
-$(STATIC)/main/gemm_ladder.o: $(BUILD)/tools/gemm_ladder_main.cpp.o
+$(STATIC)/main/gemm_ladder.o: $(BUILD)/tests/lab/gemm_ladder_main.cpp.o
 $(STATIC)/main/%.o:
 	@mkdir -p $(@D)
 	objcopy --redefine-sym main=$*_main $< $@
@@ -212,7 +212,7 @@ gpu-kit:
 	$(MAKE) CUDA=1 ARCH='$(or $(strip $(ARCH)),80 90a)' build/gpu-kit
 build/gpu-kit: $(STATIC)/kit FORCE
 	@rm -rf $@ && mkdir -p $@
-	cp $< tools/gpu_check.sh tools/compare $@
+	cp $< tests/lab/gpu_check.sh tests/lab/compare $@
 	nvcc --version 2>/dev/null | sed -nE 's/.*release ([0-9.]+).*/\1, compute capabilities $(ARCHS)/p' >$@/cuda_release
 	@du -sm $@; test "$$(du -sm $@ | cut -f1)" -le 56 || { echo "gpu-kit: it may have 56 MiB" >&2; exit 1; }
 $(STATIC_LIBS)/libs: tools/static_libs
@@ -304,7 +304,7 @@ test: $(BUILD)/run_tests $(BUILD)/trainer-simt $(if $(SOUND),$(BUILD)/spectrogra
 	$(if $(TSAN),TSAN_OPTIONS=suppressions=$(CURDIR)/tests/tsan.supp) tools/run_tests $<
 # Leaves out each barrier of the CUDA kernels in turn: a test must notice. Takes minutes.
 barriers: $(BUILD)/run_tests
-	tools/barriers
+	tests/lab/barriers
 # Each target for FUZZ_SECONDS; what crashed it is left in build/fuzz.
 FUZZ_SECONDS := 20
 FUZZ_SRC := $(filter-out $(addprefix data/,augment% loader% policy% pixel_ops% resize% whiten% decoded% check_data% pack_data%),\

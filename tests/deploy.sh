@@ -16,7 +16,7 @@ sshd_pid="" launcher="" netns=deploy$$
 finish() {
     [ -z "$launcher" ] || kill -KILL "$launcher" # its ranks end with it
     [ -z "$sshd_pid" ] || kill "$sshd_pid"
-    [ ! -d "/etc/netns/$netns-1" ] || { CONVOY_HOSTS=$netns tools/hosts down && rm -rf "/etc/netns/$netns"-*; }
+    [ ! -d "/etc/netns/$netns-1" ] || { CONVOY_HOSTS=$netns tests/lab/hosts down && rm -rf "/etc/netns/$netns"-*; }
     rm -rf "$work"
 }
 trap finish EXIT
@@ -173,7 +173,7 @@ CONVOY_COORD=127.0.0.1:$((port + 1100)) timeout 30 mpirun --allow-run-as-root --
 holds '^\[rank 2\] done: 5 steps' "$work/log" "mpirun -n 3"
 
 echo "deploy: 5 a start as in Swarm"
-if [ "$(id -u)" -ne 0 ] || ! CONVOY_HOSTS=$netns tools/hosts up 4 2>/dev/null; then
+if [ "$(id -u)" -ne 0 ] || ! CONVOY_HOSTS=$netns tests/lab/hosts up 4 2>/dev/null; then
     echo "deploy: left out: network namespaces cannot be made here"
     exit 0
 fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks tools/experiments in a smallest form: tables and bytes; that its network namespaces
+# Checks tests/lab/experiments in a smallest form: tables and bytes; that its network namespaces
 # and ranks are gone afterwards and after Ctrl-C; wrong options. Where namespaces cannot be made it
 # says so and checks the options alone.
 # usage: tests/experiments.sh
@@ -8,12 +8,12 @@ cd "$(dirname "$0")/.." || exit
 . tests/shell_support
 set_up
 need python3:python3 ip:iproute2 pgrep:procps shellcheck:shellcheck
-shellcheck -x -S warning tests/experiments.sh tools/hosts || fail "shellcheck finds mistakes"
+shellcheck -x -S warning tests/experiments.sh tests/lab/hosts || fail "shellcheck finds mistakes"
 
 refused() { # pattern options…: one line that matches
     local pattern=$1
     shift
-    ! tools/experiments "$@" >/dev/null 2>"$work/log" || fail "$* is accepted"
+    ! tests/lab/experiments "$@" >/dev/null 2>"$work/log" || fail "$* is accepted"
     grep -qE "^experiments: .*$pattern" "$work/log" && [ "$(wc -l <"$work/log")" -eq 1 ] ||
         fail "$*: not one sentence with '$pattern'" "$work/log"
 }
@@ -23,15 +23,15 @@ refused "no program nowhere: run make" servers --trainer nowhere
 refused "invalid choice: 'nothing'" nothing
 refused "as many numbers as there are --models" scaling --compute 1
 
-if ! CONVOY_HOSTS=try$$ tools/hosts up 1 100mbit 2>/dev/null; then
+if ! CONVOY_HOSTS=try$$ tests/lab/hosts up 1 100mbit 2>/dev/null; then
     echo "experiments: ok, options alone: network namespaces cannot be made here" && exit
 fi
-CONVOY_HOSTS=try$$ tools/hosts down
+CONVOY_HOSTS=try$$ tests/lab/hosts down
 ln -s "$PWD/trainer" "$work/trainer" # a name to find its ranks by
 nothing_left() { ! pgrep -f -- "^$work/trainer" >/dev/null && [ -z "$(ip netns list | grep "^ways$1-")" ]; }
 
 run() { # table options…
-    tools/experiments "${@:2}" --trainer "$work/trainer" --json "$work/$1.json" >"$work/$1" 2>"$work/log" &
+    tests/lab/experiments "${@:2}" --trainer "$work/trainer" --json "$work/$1.json" >"$work/$1" 2>"$work/log" &
     job=$!
     wait $job || fail "$1 ended with $?" "$work/log"
     nothing_left $job || fail "$1 leaves namespaces or ranks behind"
@@ -56,7 +56,7 @@ assert all(0.5 < row["speed_up"][0] < 4 and row["compute"] == 0.4 for row in row
 PY
 
 for signal in INT TERM; do
-    tools/experiments servers --workers 2 --steps 100000 --trainer "$work/trainer" >/dev/null 2>"$work/log" &
+    tests/lab/experiments servers --workers 2 --steps 100000 --trainer "$work/trainer" >/dev/null 2>"$work/log" &
     job=$!
     within 20 pgrep -f -- "^$work/trainer" >/dev/null || fail "no rank starts" "$work/log"
     kill -s $signal -- -$job

@@ -1,6 +1,6 @@
 #!/bin/bash
 # The GPU kit in the bare root of another distribution, on the emulator and with mocks of the device's
-# tools: it starts there, both commands of tools/gpu_check.sh run to the end, a part that fails is
+# tools: it starts there, both commands of tests/lab/gpu_check.sh run to the end, a part that fails is
 # named with its deviation and does not stop the others, and limits of time and size hold.
 set -eu
 cd "$(dirname "$0")/.."
@@ -108,5 +108,5 @@ check hangs 1 speed KIT=/kit/mocks/hangs LIMIT=12
 [ $((SECONDS - begin)) -lt 60 ] || fail "hangs: took $((SECONDS - begin)) s"
 has hangs "multiply-adds in fp32 \| FAILED \| stopped after [0-9]+ s"
 has hangs "one step traced \| FAILED \| no time was left for it"
-tools/gpu_check.sh anything 2>/dev/null && fail "an unknown command is taken" || [ $? -eq 2 ] || fail "an unknown command: status $?"
+tests/lab/gpu_check.sh anything 2>/dev/null && fail "an unknown command is taken" || [ $? -eq 2 ] || fail "an unknown command: status $?"
 echo "$script: passed in $SECONDS s; the kit has $(du -sm build/gpu-kit | cut -f1) MiB"

@@ -1,4 +1,4 @@
-// hosts.h — virtual hosts (network namespaces, tools/hosts). If they cannot be created (no root, no
+// hosts.h — virtual hosts (network namespaces, tests/lab/hosts). If they cannot be created (no root, no
 // ip), the test prints a message and is skipped.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace convoy {
 class Hosts {
  public:
     explicit Hosts(int count) : set_(cat("test", getpid())) {
-        made_ = geteuid() == 0 && access("tools/hosts", X_OK) == 0 && script(cat("up ", count));
+        made_ = geteuid() == 0 && access("tests/lab/hosts", X_OK) == 0 && script(cat("up ", count));
         if (!made_) MESSAGE("skipped: cannot create network namespaces");
     }
     ~Hosts() {
@@ -59,7 +59,7 @@ class Hosts {
 
  private:
     bool script(const std::string& arguments, const std::string& said = "/dev/null") {
-        return shell(cat("CONVOY_HOSTS=", set_, " tools/hosts ", arguments, " >", said, " 2>&1")) ==
+        return shell(cat("CONVOY_HOSTS=", set_, " tests/lab/hosts ", arguments, " >", said, " 2>&1")) ==
                0;
     }
     std::string set_;

@@ -1,4 +1,4 @@
-// Ranks on hosts of their own: network namespaces (tools/hosts), entered by child processes. Where
+// Ranks on hosts of their own: network namespaces (tests/lab/hosts), entered by child processes. Where
 // they cannot be made (no root, no ip) these tests are left out with a message.
 #include <signal.h>
 #include <sys/wait.h>

@@ -206,7 +206,7 @@ void Worker::drop_fibres() {
 }
 
 void Worker::barrier(Here here) {
-    // A barrier that is left out, so that tools/barriers can see whether a test notices.
+    // A barrier that is left out, so that tests/lab/barriers can see whether a test notices.
     static const char* const left_out = std::getenv("SIMT_LEAVE_OUT");  // "kernels/cuda/loss.cu:72"
     if (left_out && text_of(here) == left_out) return;
     Thread& thread = threads_[now_];

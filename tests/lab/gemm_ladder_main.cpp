@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "src/base/random.h"
-#include "tools/gemm_ladder.h"
+#include "tests/lab/gemm_ladder.h"
 
 namespace convoy {
 

@@ -7,7 +7,7 @@
 // and a GPU does 10 to 100 of them, on tensor cores many more, in the time in which it reads one
 // byte. So every rung is about reading less for the same sums. The last rung is the kernel that
 // trains.
-#include "tools/gemm_ladder.h"
+#include "tests/lab/gemm_ladder.h"
 
 #include <algorithm>
 #include <cmath>
