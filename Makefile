@@ -347,19 +347,17 @@ PREFIX  := /usr/local
 BIN      = $(DESTDIR)$(PREFIX)/bin/trainer
 DOC      = $(DESTDIR)$(PREFIX)/share/doc/convoy
 MAN      = $(DESTDIR)$(PREFIX)/share/man/man1/trainer.1
-COMPLETE = $(DESTDIR)$(PREFIX)/share/bash-completion/completions/trainer
 install deb: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)
 install: $(PROGRAM:trainer-static=static)
 	install -D $(PROGRAM) $(BIN)
-	install -d $(DOC) $(dir $(MAN) $(COMPLETE))
+	install -d $(DOC) $(dir $(MAN))
 	install -m644 README.md CHANGELOG.md $(DOC)
 	install -m644 LICENSE $(DOC)/copyright
 	$(if $(shell command -v help2man),umask 022 && help2man -N --help-option=--help-all -o $(MAN) ./$(PROGRAM) \
 	  --version-string='trainer (Convoy) $(VERSION)' --name='train convolutional networks on folders of images' && \
 	  gzip -9nf $(MAN),@echo "install: no manual page, as there is no help2man (apt-get install help2man)")
-	umask 022 && ./$(PROGRAM) completion bash >$(COMPLETE)
 uninstall:
-	rm -rf $(BIN) $(DOC) $(MAN).gz $(COMPLETE)
+	rm -rf $(BIN) $(DOC) $(MAN).gz
 deb: PROGRAM := trainer-static
 deb:
 	rm -rf build/deb

@@ -1,7 +1,7 @@
 #!/bin/bash
-# make install and make deb: the files, a manual page without errors that has every option, bash's
-# completion as bash calls it, a package that is reproducible, without errors of lintian, and that
-# installs, runs and leaves nothing when it is removed.
+# make install and make deb: the files, a manual page without errors that has every option, a package
+# that is reproducible, without errors of lintian, and that installs, runs and leaves nothing when it
+# is removed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/shell_support
@@ -17,7 +17,6 @@ version=$(sed -n 's/.*kVersion = "\(.*\)".*/\1/p' src/cli/version.cpp)
 (umask 077 && make -s install PREFIX=/opt DESTDIR="$work/tree")
 files=$(cd "$work/tree" && find . -type f -perm -o=r | sort)
 [ "$files" = "./opt/bin/trainer
-./opt/share/bash-completion/completions/trainer
 ./opt/share/doc/convoy/CHANGELOG.md
 ./opt/share/doc/convoy/README.md
 ./opt/share/doc/convoy/copyright
@@ -35,50 +34,17 @@ grep -q "^.TH TRAINER \"1\" \"$(LC_ALL=C date -u -d "@$(git log -1 --format=%ct)
     fail "the manual page has another date or version: $(head -1 "$page")"
 man -E UTF-8 -l -Tutf8 "$page" | col -b >"$work/page.txt"
 
-# Completion: complete WORD... prints what TAB offers after these words.
-completion=$work/tree/opt/share/bash-completion/completions/trainer
-shellcheck -s bash "$completion" || fail "shellcheck finds errors in the completion"
-complete() {
-    bash -euc 'set +eu; source "$0"; COMP_WORDS=(trainer "$@"); COMP_CWORD=$#; _trainer
-               for word in "${COMPREPLY[@]}"; do echo "$word"; done' "$completion" "$@" 2>&1 | sort | paste -sd, -
-}
-offers() {
-    local want=$1 got
-    shift
-    got=$(complete "$@")
-    [ "$got" = "$want" ] || fail "completion of 'trainer $*' offers '$got', not '$want'"
-}
+# Every command and option is on it.
 commands=$("$trainer" --help-all | sed -n '/^Commands/,/^$/s/^  \([a-z]*\( [a-z-]\+\)\?\) .*/\1/p')
 [ "$(wc -l <<<"$commands")" -ge 15 ] || fail "--help names too few commands: $commands"
 while read -ra command; do  # "bench train" is two words
     grep -q "^ *${command[*]}\b" "$work/page.txt" || fail "the manual page lacks ${command[*]}"
     options=$("$trainer" "${command[@]}" --help-all |
         sed -nE 's/^  (-h,)?(--[a-z0-9-]+).*/\2/p' | sort)  # `token` has none
-    # shellcheck disable=SC2086  # words on purpose
-    offers "$(printf '%s\n' --help --help-all $options | sort | paste -sd, -)" "${command[@]}" --
     for option in $options; do
         grep -qE "^ *$option\b" "$work/page.txt" || fail "the manual page lacks $option of ${command[*]}"
     done
 done <<<"$commands"
-mkdir -p "$work/in/a folder" && touch "$work/in/a file"
-cd "$work/in"
-offers "bench" be
-offers "allreduce,data,kernels,train" bench ""
-offers "--warmup,--watts,--weight-decay,--wire,--world" --w
-offers "--wire,--world" bench allreduce --w
-offers "resize" --augment r
-offers "crop,none,resize" --augment =
-offers "resize" train --augment = r
-offers "cpu,cuda,simt" --quiet --device ""
-offers "" --batch ""
-offers "a file,a folder" --data ""
-offers "a file,a folder" export --from = a
-offers "a file,a folder" predict "a file" a
-offers "alexnet" --model al
-offers "resnet101,resnet152,resnet18,resnet20,resnet34,resnet50" models resnet
-offers "--help,--help-all,bash" completion ""
-cd - >/dev/null
-if "$trainer" completion fish 2>/dev/null; then fail "completion fish does not fail"; fi
 
 make -s uninstall PREFIX=/opt DESTDIR="$work/tree"
 left=$(find "$work/tree" -type f)
@@ -94,7 +60,7 @@ check_package() {
     errors=$(lintian --allow-root --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs \
         "$deb" 2>&1) || fail "lintian: $errors"
     listing=$(dpkg-deb -c "$deb")
-    for file in bin/trainer share/man/man1/trainer.1.gz share/bash-completion/completions/trainer \
+    for file in bin/trainer share/man/man1/trainer.1.gz \
         share/doc/convoy/{README.md,copyright,changelog.gz,changelog.Debian.gz}; do
         grep -qE "^-rw[x-]r-[x-]r-[x-] root/root .* \./usr/$file\$" <<<"$listing" || fail "$deb lacks $file"
     done

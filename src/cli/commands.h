@@ -18,7 +18,7 @@ using CommandFunction = int(const CommandLine& line, Log& log, const Stop& stop)
 CommandFunction command_train, command_finetune, command_predict, command_export, command_import,
     command_check, command_pack, command_models, command_tune, command_lr_find, command_page,
     command_token, command_health, command_doctor, command_coordinator, command_bench_kernels,
-    command_bench_allreduce, command_bench_data, command_completion;
+    command_bench_allreduce, command_bench_data;
 
 // The part of a command after it has joined a job. Tests call train_in_job(), too.
 using JobFunction = int(JobSession& job);
@@ -83,7 +83,6 @@ inline constexpr CommandRow kCommands[] = {
      "speed of sums among local processes, or across hosts with --coord and --rank"},
     {"bench data", kBenchData, command_bench_data, "[--data DIR --size S]",
      "images per second of the input pipeline"},
-    {"completion", kCompletion, command_completion, "bash", "print the completion for bash", true},
 };
 inline const CommandRow& row_of(Command command) {
     return *std::ranges::find(kCommands, command, &CommandRow::command);
