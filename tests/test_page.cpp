@@ -134,6 +134,8 @@ TEST_CASE("page: the state of a run follows from its events") {
     CHECK(s["val_top1"] == 0.625);
     CHECK(s["best_top1"] == 0.625);
     CHECK(s["eta"] == 80);  // 20 steps in 20 s, 80 are left
+    state.event({{"event", "checkpoint"}, {"time", 1023.0}, {"step", 23}});
+    CHECK(state.snapshot(0, 1024)["eta"] == 76);  // a clock, whichever step other events tell
     CHECK(s["ranks"][1]["address"] == "10.0.0.6:29400");
     CHECK(s["ranks"][1]["net_wait"] == 0.5);
     CHECK(s["train"] == json{{10, 1, 0.5, 0.1, 64}, {20, 0.5, 0.5, 0.1, 64}});
@@ -335,6 +337,9 @@ TEST_CASE("page server: a port that is taken is named, and so is what is no addr
     CHECK_FAILS(PageServer("127.0.0.1:x", state), "--page");
     CHECK(page_address("on") == std::pair(std::string("127.0.0.1"), uint16_t(29480)));
     CHECK(page_address("10.0.0.5").second == 29480);
+    CHECK(page_address("8080") == std::pair(std::string("127.0.0.1"), uint16_t(8080)));
+    for (const char* nonsense : {"99999", "-1", "no such host", "256.1.1.1", "a/b"})
+        CHECK_FAILS(page_address(nonsense), "--page");
     CHECK(page_address("::1") == std::pair(std::string("::1"), uint16_t(29480)));
 }
 
@@ -376,4 +381,22 @@ TEST_CASE("program: --page and page show a run, and idle visitors do not stop it
     CHECK(contains(rank1.output(), "all ranks together: "));
 
     CHECK(contains(output_of({"page", folder / "none"}, 1), "cannot read"));
+}
+
+TEST_CASE("program: the page of a resumed run shows what came before") {
+    TempDir folder;
+    const Words usual = typed("--threads 1 --size 16 --batch 8 --generated 240");
+    output_of(usual + typed("--epochs 1 --out") + Words{folder / "run"});
+    const uint16_t page = free_port();
+    Process again(
+        folder, "again",
+        usual + typed("--epochs 100000 --resume") + Words{folder / "run", "--page", cat(page)});
+    REQUIRE(again.wait_for("page: http://"));
+    REQUIRE(again.wait_for("epoch 2/"));
+    const json state = json::parse(body_of(get(page, "/state.json")));
+    CHECK(state["train"][0][0] == 10);
+    CHECK(contains(state["events"].dump(), "done: "));
+    CHECK(state["state"] == "training");
+    again.kill(SIGINT);
+    CHECK(again.wait() == 128 + SIGINT);
 }

@@ -46,8 +46,19 @@ static bool equal_in_constant_time(const std::string& a, const std::string& b) {
 }
 
 std::pair<std::string, uint16_t> page_address(const std::string& page) {
-    auto address = split_address(page == "on" ? "127.0.0.1" : page, "--page");
+    const bool is_port = !page.empty() && page.find_first_not_of("0123456789") == page.npos;
+    auto address = split_address(page == "on" ? "127.0.0.1"
+                                 : is_port    ? "127.0.0.1:" + page
+                                              : page,
+                                 "--page");
     if (address.second == 0) address.second = 29480;
+    try {
+        asio::io_context io;
+        tcp::resolver(io).resolve(address.first, "");
+    } catch (const std::system_error& e) {
+        fail("--page ", page, ": '", address.first, "' is no address: ", e.code().message(),
+             "; give PORT, ADDRESS or ADDRESS:PORT");
+    }
     return address;
 }
 

@@ -19,7 +19,8 @@
 
 namespace convoy {
 
-// The host and port of --page; for "on" 127.0.0.1:29480. Throws Error.
+// The host and port of --page: "on" is 127.0.0.1:29480, a number is a port there. Resolves the
+// host; throws Error if it has no address.
 std::pair<std::string, uint16_t> page_address(const std::string& page);
 
 class PageServer {

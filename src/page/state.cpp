@@ -100,7 +100,7 @@ void PageState::event(const json& event) {
         copy_numbers(facts_, event, {"loss", "top1", "lr", "images_per_second"});
         if (name == "step" && json_number(event, "images") > 0)
             images_ += json_number(event, "images");
-        if (std::isfinite(time)) last_step_time_ = time;
+        if (std::isfinite(time)) last_step_time_ = time, last_step_ = step;
         json point = {step};
         for (const char* field : {"loss", "top1", "lr", "images_per_second"})
             point.push_back(json_number(event, field));  // null if it is not known
@@ -203,10 +203,11 @@ json PageState::snapshot(uint64_t after, double now) const {
     // After the last epoch the log already counts the next one.
     const double epoch = json_number(facts_, "epoch"), epochs = json_number(facts_, "epochs");
     if (epochs > 0 && epoch >= epochs) all["epoch"] = epochs - 1;
-    const double step = json_number(facts_, "step"), steps = json_number(facts_, "steps");
-    const double done = step - begin_step_, seconds = last_step_time_ - begin_time_;
-    if (phase_ == "training" && done > 0 && seconds > 0 && steps >= step)
-        all["eta"] = std::max(seconds / done * (steps - step) - (now - last_step_time_), 0.0);
+    // Other events may tell a later step than that of last_step_time_.
+    const double steps = json_number(facts_, "steps");
+    const double done = last_step_ - begin_step_, seconds = last_step_time_ - begin_time_;
+    if (phase_ == "training" && done > 0 && seconds > 0 && steps >= last_step_)
+        all["eta"] = std::max(seconds / done * (steps - last_step_) - (now - last_step_time_), 0.0);
     const std::pair<const char*, const std::vector<Item>*> lists[] = {
         {"train", &train_}, {"val", &val_}, {"events", &events_}};
     for (const auto& [name, items] : lists) {

@@ -47,7 +47,7 @@ class PageState {
     std::vector<Item> train_, val_, events_;
     // A viewer whose `after` is below whole_since_ needs everything.
     uint64_t number_ = 0, whole_since_ = 0;
-    double images_ = 0, regroups_ = 0, last_step_time_ = 0;
+    double images_ = 0, regroups_ = 0, last_step_time_ = 0, last_step_ = 0;
     double begin_time_ = 0, begin_step_ = 0;
 };
 

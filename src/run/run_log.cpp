@@ -55,6 +55,12 @@ void RunLog::become(int rank, const std::string& folder, int64_t next_step) {
     open_tensorboard(next_step);
 }
 
+void RunLog::show_on(PageState* page) {
+    page_ = page;
+    std::ifstream file(path_);
+    for (std::string line; std::getline(file, line);) page->line(line);
+}
+
 void RunLog::open_tensorboard(int64_t next_step) {
     if (shows_curves_ && file_)
         tensorboard_ = std::make_unique<TensorBoard>(log_, folder_, next_step);

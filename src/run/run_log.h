@@ -47,8 +47,9 @@ class RunLog {
     // This rank has a new number. From now on events go to `folder`, unless it is "". next_step:
     // the first step to log there, unless the log of the rank before already has it.
     void become(int rank, const std::string& folder, int64_t next_step);
-    // From now on `page` gets every event too. Every rank does this: it may become rank 0.
-    void show_on(PageState* page) { page_ = page; }
+    // Gives `page` the events of the file, which a resumed run continues, and every event from now
+    // on. Every rank does this: it may become rank 0.
+    void show_on(PageState* page);
     // From now on events in the file go to standard output too.
     void print_events(bool prints) { prints_ = prints; }
 
