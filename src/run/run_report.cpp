@@ -242,25 +242,24 @@ std::string RunReport::split_groups() const {
     if (config_.bn_group == 0 || !engine_.model->has_batch_norm() || !engine_.sharing.parts.empty())
         return "";
     const std::vector<double>& shares = engine_.sharing.shares;  // of ranks, or of pipelines
-    const auto cuts_of = [&](int64_t images) {
+    const auto splits = [&](int64_t images) {
         const auto group = [&](int64_t i) { return part_of(i, images, config_.bn_group); };
-        std::vector<std::string> cuts;
         for (int i = 0; i + 1 < std::ssize(shares); ++i)
             if (const int64_t cut = share_of(images, shares, i).end;
                 cut > 0 && cut < images && group(cut - 1) == group(cut))
-                cuts.push_back(std::to_string(cut));
-        return cuts;
+                return true;
+        return false;
     };
-    std::vector<std::string> cuts = cuts_of(config_.batch);
-    const bool only_last = cuts.empty();
-    if (only_last) cuts = cuts_of(engine_.loader->samples() % config_.batch);
-    if (cuts.empty()) return "";
+    const bool every = splits(config_.batch);
+    if (!every && !splits(engine_.loader->samples() % config_.batch)) return "";
+    const bool is_equal = std::ranges::count(shares, shares[0]) == std::ssize(shares);
     return cat(
-        "batch norm: shares end at image ", join_text(cuts, " and "), " of ",
-        only_last ? "the last batch of an epoch" : "a batch", " and split groups of ",
-        config_.bn_group,
-        ", whose statistics are taken over smaller ones: losses are not quite those of other "
-        "shares");
+        "batch norm: ", every ? "" : "in the last batch of an epoch, ",
+        "the share of a rank ends inside a group of ", config_.bn_group,
+        " images (--bn-group). Each rank then takes the mean and variance of its part of the "
+        "group, so the losses differ slightly from those of one rank",
+        every && is_equal ? cat("; --batch ", config_.bn_group * shares.size(), " avoids this")
+                          : "");
 }
 
 }  // namespace convoy
