@@ -64,6 +64,7 @@ struct Activation {
         kHardSwish,    // x·hardsigmoid(x)                                  gradient from x
         kGelu,         // x·Φ(x), Φ the normal distribution function        gradient from x
     } kind = kRelu;
+    static constexpr Kind kLast = kGelu;
     float slope = 0;  // not negative
     constexpr bool needs_x() const { return kind >= kSilu; }
     // Whether batch norm can apply it to its output.

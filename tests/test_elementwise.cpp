@@ -42,6 +42,8 @@ TEST_CASE("activations and their gradients, from the output or the input, match 
                  {{Activation::kSigmoid}, 0},   {{Activation::kHardSigmoid}, 3},
                  {{Activation::kSilu}, 0},      {{Activation::kHardSwish}, -3},
                  {{Activation::kGelu}, 0}};
+    for (int kind = Activation::kRelu + 1; kind <= Activation::kLast; ++kind)
+        CHECK(std::ranges::any_of(cases, [&](const auto& one) { return one.f.kind == kind; }));
     for (Precision precision : {Precision::kFp32, Precision::kBf16})
         for (const std::string& device : {kernel_device(), std::string("cpu")}) {
             CAPTURE(device);

@@ -39,6 +39,7 @@ inline Normal normal(Vec x) {
 // min(most, max(0, x)) in a form in which a NaN stays a NaN.
 inline Vec clamped(Vec x, float most) { return x < 0 ? Vec{} : x > most ? Vec{} + most : x; }
 
+static_assert(Activation::kLast == Kind::kGelu, "a new kind needs a formula in both functions");
 template <Kind kKind>
 inline Vec activated(Vec x, float slope = 0) {
     if constexpr (kKind == Kind::kRelu) return x < 0 ? Vec{} : x;
@@ -70,18 +71,26 @@ inline Vec activated_grad(Vec y, Vec dy, float slope = 0) {
     return dy;
 }
 
-// Calls f with the kind as a constant.
-template <Kind... kKinds, class F>
+// Calls f with the kind as a constant, if kFits accepts it.
+template <auto kFits, class F>
 inline void with_kind(Activation act, F&& f) {
-    ((act.kind == kKinds ? f(std::integral_constant<Kind, kKinds>()) : void()), ...);
+    const auto one = [&]<Kind kKind>(std::integral_constant<Kind, kKind> kind) {
+        if constexpr (kFits(Activation{kKind}))
+            if (act.kind == kKind) f(kind);
+    };
+    [&]<size_t... kKinds>(std::index_sequence<kKinds...>) {
+        (one(std::integral_constant<Kind, Kind(kKinds)>()), ...);
+    }
+    (std::make_index_sequence<Activation::kLast + 1>());
 }
 // Calls f with the kind and with whether there is a residual, for what batch norm can do.
 template <class F>
 inline void with_norm_kind(Activation act, bool residual, F&& f) {
     if (residual)
-        with_kind<Kind::kNone, Kind::kRelu>(act, [&](auto kind) { f(kind, std::true_type()); });
+        with_kind<[](Activation a) { return a.kind <= Kind::kRelu; }>(
+            act, [&](auto kind) { f(kind, std::true_type()); });
     else
-        with_kind<Kind::kNone, Kind::kRelu, Kind::kRelu6, Kind::kSilu, Kind::kHardSwish>(
+        with_kind<[](Activation a) { return a.fits_norm(); }>(
             act, [&](auto kind) { f(kind, std::false_type()); });
 }
 
@@ -94,8 +103,7 @@ inline void over_numbers(size_t n, F&& f) {
 }
 template <class T>
 void activate(T* x, size_t count, Activation act) {
-    with_kind<Kind::kRelu, Kind::kRelu6, Kind::kLeakyRelu, Kind::kElu, Kind::kSigmoid,
-              Kind::kHardSigmoid, Kind::kSilu, Kind::kHardSwish, Kind::kGelu>(act, [&](auto kind) {
+    with_kind<[](Activation a) { return bool(a); }>(act, [&](auto kind) {
         over_numbers(count, [&](size_t i, auto n) {
             put(x + i, activated<kind()>(get(x + i, n), act.slope), n);
         });
@@ -103,8 +111,7 @@ void activate(T* x, size_t count, Activation act) {
 }
 template <class T>
 void activate_grad(const T* of, T* dy, size_t count, Activation act) {
-    with_kind<Kind::kRelu, Kind::kRelu6, Kind::kLeakyRelu, Kind::kElu, Kind::kSigmoid,
-              Kind::kHardSigmoid, Kind::kSilu, Kind::kHardSwish, Kind::kGelu>(act, [&](auto kind) {
+    with_kind<[](Activation a) { return bool(a); }>(act, [&](auto kind) {
         over_numbers(count, [&](size_t i, auto n) {
             put(dy + i, activated_grad<kind()>(get(of + i, n), get(dy + i, n), act.slope), n);
         });
