@@ -97,11 +97,17 @@ TEST_CASE(
         for (const char* name : {"model.safetensors", "optim.safetensors"})
             CHECK(read_file(cat(run, "/latest/", name)) == read_file(cat(again, "/latest/", name)));
     }
-    const std::string own = first + "/latest/model.safetensors";  // it knows its size
+    // A run folder will do; its weights know their size.
     CHECK(
-        contains(output_of(Words{"finetune", own, "--data", folder / "photos"} +
+        contains(output_of(Words{"finetune", first, "--data", folder / "photos"} +
                            typed("--batch 8 --steps 1 --threads 1 --out") + Words{folder / "own"}),
                  "tiny, input 32x32"));
+    const Words small = typed("--generated 24 --batch 8 --size 16 --steps 1 --threads 1 --out");
+    output_of(typed("--model resnet20") + small + Words{folder / "other"});
+    CHECK(contains(output_of(Words{"--init", folder / "other/latest/model.safetensors"} + small +
+                                 Words{folder / "none", "--freeze", "conv1"},
+                             1),
+                   "--model resnet20"));
     CHECK(contains(output_of({"finetune", weights, "--resume", run}, 1), "--resume"));
     CHECK(
         contains(output_of({"finetune", folder / "photos/train/red/0.png", "--generated", "48"}, 1),
@@ -199,6 +205,8 @@ TEST_CASE("program: what does not go together is refused in a sentence at the st
           {{"--accumulate", "2", "--bn-group", "0"}, {"--accumulate", "--bn-group"}},
           {{"--schedule", "onecycle", "--warmup", "2"}, {"--schedule onecycle", "--warmup 2"}},
           {{"--freeze-epochs", "1"}, {"--lr"}},
+          {{"--data", folder / "photos", "--generated", "48"}, {"--data", "--generated 48"}},
+          {{"--data", folder / "photos", "--data", folder / "photos"}, {"--data"}},
           {{"--freeze-epochs", "1", "--sync", "server"}, {"--sync server"}},
           {{"--val-split", "0", "--early-stop", "2", "--data", folder / "photos"},
            {"--early-stop"}}}) {

@@ -1,4 +1,7 @@
 // command_finetune.cpp — finetune: trains from the weights in a file, with defaults for that.
+#include <filesystem>
+
+#include "src/checkpoint/checkpoint.h"
 #include "src/checkpoint/torch_file.h"
 #include "src/checkpoint/weights.h"
 #include "src/cli/commands.h"
@@ -19,6 +22,7 @@ int command_finetune(const CommandLine& given, Log& log, const Stop& stop) {
     if (config.data.empty() && !given.given.contains("generated"))
         fail("finetune needs your images: trainer finetune ", given.files[0], " --data DIR");
     config.init = given.files[0];
+    if (std::filesystem::is_directory(config.init)) config.init = find_model_file(config.init, log);
     if (!given.given.contains("lr")) {
         config.lr *= double(config.batch) / 64;
         if (config.optimizer != OptimizerKind::kSgd)  // as in training from scratch

@@ -127,6 +127,11 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
         fail(error.what());
     }
     take_rest(line, *row, app.remaining(), taken > 0);
+    for (const char* set : {"data", "val"})
+        if (texts.contains(set) && app.count(cat("--", set)) > 1)
+            fail("--", set,
+                 " is given twice: give one folder, one list, or a pattern of shards "
+                 "such as 'a/{00..12}.tar'");
 
     refuse_old_variables(environment);
     for (const CommandDefault& own : command_defaults())

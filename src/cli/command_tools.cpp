@@ -121,6 +121,11 @@ int command_export(const CommandLine& line, Log& log, const Stop&) {
         content.tensors = export_weights(model, *backend).tensors;
         write_onnx(config.out, card, content, config.with_preprocessing);
     } else {
+        if (config.format == FileFormat::kAuto && !config.out.ends_with(".safetensors"))
+            fail(
+                "export writes --out FILE.safetensors, which PyTorch loads by safetensors.torch, "
+                "or "
+                "FILE.onnx; for another name give --format");
         write_safetensors(config.out, content);
     }
     log.info("wrote ", config.out, ": ", content.tensors.size(), " tensors, ",
