@@ -190,6 +190,7 @@ TEST_CASE("program: trains, logs, validates, evaluates, predicts, exports, impor
     CHECK(contains(output_of({"export", "--from", run, "--with-preprocessing", "--out", file}, 1),
                    "--out FILE.onnx"));
     output_of({"export", "--from", run, "--format", "tar", "--out", onnx}, 1);
+    CHECK(contains(output_of({"export", "--from", run, "--out", folder / "w.pt"}, 1), "--out"));
     output_of(Words{"import", file, "--out", again} +
               typed("--model tiny --size 32 --classes circle,square,triangle"));
     const std::string numbered = folder / "numbered.safetensors";
@@ -883,4 +884,27 @@ TEST_CASE("program: with --ema a checkpoint's model is the average, and is what 
     CHECK(eval["loss"].get<double>() ==
           doctest::Approx(losses_of(run, {"val"}).back()).epsilon(1e-5));
     CHECK(contains(output_of({"--resume", run, "--ema", "0"}, 1), "--ema was 0.9"));
+}
+
+TEST_CASE("program: a rank that sees other images leaves the job, and the others train") {
+    TempDir folder;
+    write_images(folder / "good/a", 6), write_images(folder / "good/b", 6);
+    write_images(folder / "bad/a", 6), write_images(folder / "bad/b", 5);
+    const uint16_t port = free_port();
+    const auto rank = [&](int number, const char* data) {
+        return Words{"--data", folder / data, "--coord", at(port), "--rank", cat(number)} +
+               typed("--threads 1 --decode-threads 1");
+    };
+    Process first(folder, "rank0",
+                  rank(0, "good") + typed("--world 4 --size 16 --batch 6 --epochs 1 --out") +
+                      Words{folder / "run"});
+    Process second(folder, "rank1", rank(1, "good")), third(folder, "rank2", rank(2, "bad")),
+        fourth(folder, "rank3", rank(3, "none"));
+    CHECK(third.wait() == 1);
+    CHECK(contains(third.output(), "--join"));
+    CHECK(fourth.wait() == 1);
+    CHECK(contains(fourth.output(), folder / "none"));
+    CHECK(first.wait() == 0);
+    CHECK(second.wait() == 0);
+    CHECK(contains(first.output(), "all ranks together: "));
 }

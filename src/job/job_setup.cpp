@@ -9,6 +9,8 @@
 #include "src/base/number.h"
 #include "src/base/random.h"
 #include "src/base/text.h"
+#include "src/checkpoint/torch_file.h"
+#include "src/checkpoint/weights.h"
 #include "src/job/device_choice.h"
 #include "src/job/exchange.h"
 #include "src/model/model_text.h"
@@ -94,6 +96,20 @@ static void refuse_on_resume(const std::string& name, const std::string& was,
                  "; `--init` starts a new run from its weights");
 }
 
+// --init without --model: the default network takes no weights of another one.
+static void check_init(const Config& config) {
+    Log unheard(nullptr);
+    std::string found;
+    try {
+        const SafeTensors weights = read_weights(config.init, unheard);
+        found = recognised_model(weights, config.init, *make_backend("cpu"));
+    } catch (const Error&) {
+        return;  // import_weights() says what does not fit
+    }
+    if (found != config.model)
+        fail("--init ", config.init, " holds weights of ", found, ": add --model ", found);
+}
+
 // Rank 0's decisions. Later ones win: defaults, the checkpoint's options, its user's.
 static void decide(JobSetup& setup) {
     const CommandLine& line = setup.job.line;
@@ -125,6 +141,7 @@ static void decide(JobSetup& setup) {
         setup.model_text = card.model_text;
         setup.classes = card.classes;
     } else {
+        if (!config.init.empty() && config.model == Config().model) check_init(config);
         setup.model_text = model_text(config.model);
     }
     if (config.size.H == 0) config.size = model_input_size(setup.model_text);
@@ -180,11 +197,16 @@ void compare_data(JobSession& job, const DataSet& data) {
         all = {job.offer().data, mine};
     else
         for (const json& one : gather_json(job.communicator(), mine)) all.push_back(one);
-    for (size_t rank = 1; rank < all.size(); ++rank)
-        if (all[rank].train != all[0].train || all[rank].val != all[0].val)
-            fail(job.is_newcomer() ? "this rank" : cat("rank ", rank),
-                 " sees other images than rank 0: ", all[rank].description, " against ",
-                 all[0].description, "; names, sizes and classes must be the same on all ranks");
+    const auto differs = [&](const JobData& one) {
+        return one.train != all[0].train || one.val != all[0].val;
+    };
+    if (differs(mine) && job.rank() > 0)
+        fail("this rank sees other images than rank 0: ", mine.description, " against ",
+             all[0].description,
+             "; names, sizes and classes must be the same on all ranks. When they are, restart "
+             "this rank with --join");
+    // Ranks that differ leave the job: then this throws RingBroken, and the others set up again.
+    if (!job.is_newcomer() && std::ranges::any_of(all, differs)) job.communicator().barrier();
 }
 
 static void open_set(JobSetup& setup) {

@@ -56,7 +56,8 @@ JobSetup set_up_job(JobSession& job);
 // The data that a newcomer needs.
 Offer make_offer(const JobSetup& setup);
 
-// Collective. Throws Error on all ranks if any rank sees other images than rank 0.
+// Collective. A rank that sees other images than rank 0 throws Error and leaves the job; on the
+// other ranks this throws RingBroken, or Error if the job cannot lose a rank.
 void compare_data(JobSession& job, const DataSet& data);
 
 // The data sets to open, from --data, --val, --val-split, --generated and --seed. classes: replaces
