@@ -175,8 +175,9 @@ TEST_CASE("program: tune --lr suggests a rate, draws its curve, and ends where t
                       Words{diverges ? "1000" : "0.1", "--out", out});
         const auto found = nlohmann::json::parse(read_file(out + "/lr.json"));
         const bool is_clear = found["fall"] > 2 * found["scatter"].get<double>();
-        CHECK(found["suggestion"].is_number() == is_clear);
-        CHECK(contains(output, "suggestion: --lr ") == is_clear);
+        CHECK(found["is_clear"] == is_clear);
+        CHECK(contains(output, "least at ") == is_clear);
+        CHECK(!contains(output, "step 5/"));
         const auto& points = found["points"];
         CHECK((diverges ? points.size() < 40 : points.size() == 40));
         CHECK(found["steepest"] < points.back()["lr"]);
@@ -185,6 +186,14 @@ TEST_CASE("program: tune --lr suggests a rate, draws its curve, and ends where t
         CHECK(read_file(out + "/lr.svg").starts_with("<svg "));
         CHECK(!std::filesystem::exists(out + "/latest"));
     }
+    const Words small = typed("tune --lr --generated 48 --batch 8 --size 16 --threads 1 --steps");
+    CHECK(contains(output_of(small + Words{"30"}), "--out DIR"));
+    CHECK(!std::filesystem::exists("lr-find"));
+    Process endless(folder, "endless", small + Words{"1000000", "--verbose"});
+    REQUIRE(endless.wait_for("step 5/"));
+    endless.kill(SIGINT);
+    CHECK(endless.wait() == 128 + SIGINT);
+    CHECK(!contains(endless.output(), "--resume"));
 }
 
 TEST_CASE("program: what does not go together is refused in a sentence at the start") {

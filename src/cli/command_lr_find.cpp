@@ -1,11 +1,16 @@
 // command_lr_find.cpp — tune --lr: trains a short run whose learning rate rises until the loss
-// diverges, and suggests one. Smith, "Cyclical Learning Rates for Training Neural Networks" (2017)
+// diverges, and says where it falls. Smith, "Cyclical Learning Rates for Training Neural Networks"
+// (2017). It suggests no rate: a third of the least loss's rate trained worse than the default.
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include <unistd.h>
+
 #include "src/base/check.h"
+#include "src/base/terminal.h"
 #include "src/cli/commands.h"
 #include "src/report/html.h"
 
@@ -64,8 +69,8 @@ std::vector<RatePoint> read_points(const std::string& path) {
     return points;
 }
 
-int report(const std::string& folder, bool as_json) {
-    const std::vector<RatePoint> all = read_points(folder + "/log.jsonl");
+int report(const Config& config, bool keeps) {
+    const std::vector<RatePoint> all = read_points(config.out + "/log.jsonl");
     if (all.size() < 20)
         fail("tune --lr has only ", all.size(),
              " steps, too few for a curve: give more --steps, or a smaller --lr if the loss "
@@ -73,38 +78,36 @@ int report(const std::string& folder, bool as_json) {
     const RateSearch search = search_rate(all);
     const std::vector<RatePoint>& points = search.smooth;
     const RatePoint least = points[search.least], steepest = points[search.steepest];
-    const double suggestion = std::min(steepest.lr, least.lr / 3);
-    json content = {
-        {"event", "lr-find"},      {"suggestion", search.is_clear() ? json(suggestion) : json()},
-        {"fall", search.fall},     {"scatter", search.scatter},
-        {"steepest", steepest.lr}, {"least", least.lr},
-        {"points", json::array()}};
-    // The picture: the curve over the logarithm of the rate, with a line at the suggestion.
+    json content = {{"event", "lr-find"},      {"is_clear", search.is_clear()},
+                    {"fall", search.fall},     {"scatter", search.scatter},
+                    {"steepest", steepest.lr}, {"least", least.lr},
+                    {"points", json::array()}};
+    // The picture: the curve over the logarithm of the rate.
     std::vector<Curve> curves = {{"loss (smoothed)", {}}};
     for (const auto& [lr, loss] : points) {
         content["points"].push_back({{"lr", lr}, {"loss", loss}});
         // The loss becomes far larger when it diverges.
         curves[0].points.push_back({std::log10(lr), std::min(loss, 3 * points[0].loss)});
     }
-    if (const double at = std::log10(suggestion); search.is_clear())
-        curves.push_back({fmt::format("suggestion: {:.2g}", suggestion),
-                          {{at, least.loss}, {at, points[0].loss}}});
-    write_in(folder, "lr.json", content.dump(1) + "\n");
-    write_in(folder, "lr.svg",
-             line_chart("logarithm (base 10) of the learning rate", std::move(curves)));
-    if (as_json)
+    if (keeps) {
+        write_in(config.out, "lr.json", content.dump(1) + "\n");
+        write_in(config.out, "lr.svg",
+                 line_chart("logarithm (base 10) of the learning rate", std::move(curves)));
+    }
+    if (config.json)
         fmt::print("{}\n", content.dump());
     else
         fmt::print(
-            "{}; curve: {}/lr.svg, lr.json\n",
+            "{}{}\n",
             search.is_clear()
-                ? fmt::format("suggestion: --lr {:.2g} (the loss falls fastest at {:.2g} and "
-                              "is least at {:.2g}), for this --batch and --optimizer",
-                              suggestion, steepest.lr, least.lr)
-                : fmt::format("no suggestion: the loss falls by {:.3f}, and single batches "
+                ? fmt::format("the loss falls fastest at --lr {:.2g} and is least at {:.2g}, with "
+                              "this --batch and --optimizer; from there on it rises",
+                              steepest.lr, least.lr)
+                : fmt::format("no rate stands out: the loss falls by {:.3f}, and single batches "
                               "vary by {:.3f}. Keep the default --lr, or give more --steps",
                               search.fall, search.scatter),
-            folder);
+            keeps ? cat("; curve: ", config.out, "/lr.svg, lr.json")
+                  : "; --out DIR keeps the curve");
     return 0;
 }
 
@@ -119,16 +122,23 @@ int command_lr_find(const CommandLine& given, Log& log, const Stop& stop) {
     config.schedule = Schedule::kRange;
     if (config.lr == 0) config.lr = config.optimizer == OptimizerKind::kAdamw ? 1 : 10;
     config.log_every = 1, config.save_every = 0, config.val_split = 0;
-    const bool reports = config.rank == 0 || config.coord.empty();
+    const bool reports = config.rank == 0 || config.coord.empty(), keeps = !config.out.empty();
+    namespace fs = std::filesystem;
+    if (!keeps) config.out = fs::temp_directory_path() / cat("convoy-lr-", getpid());
+    const std::shared_ptr<void> end(nullptr, [&](void*) {
+        std::error_code none;
+        if (!keeps) fs::remove_all(config.out, none);
+    });
+    log.set_quiet(!config.verbose);  // its steps are not those of a training
     try {
+        const ProgressBar bar(log, "trying learning rates", 0);
         const int status = run_in_job(line, log, stop, train_in_job);
         if (status != 0 || !reports) return status;
     } catch (const Error& error) {  // the loss diverged: a normal end
         if (std::string(error.what()).find("NaN or infinity") == std::string::npos || !reports)
             throw;
-        log.info(error.what());
     }
-    return report(config.out, config.json);
+    return report(config, keeps);
 }
 
 }  // namespace convoy

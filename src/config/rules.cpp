@@ -33,7 +33,7 @@ static constexpr CommandDefault kDefaults[] = {
     {kTune | kLrFind, "lr", nullptr, "10; 1 for adamw"},
     {kLrFind, "steps", "120"},
     {kBenchKernels, "batch", nullptr, "8 to 64, by the model"},
-    {kLrFind, "out", "lr-find"},
+    {kLrFind, "out", nullptr, "none"},
 };
 
 std::span<const CommandDefault> command_defaults() { return kDefaults; }

@@ -129,9 +129,10 @@ void RunReport::done() {
                      progress_.spent);
     if (progress_.stopped) {
         if (!costs.empty()) log_.info(costs);
-        log_.notice(
-            "stopped by signal ", progress_.stopped, " after step ", at.step,
-            setup_.rank() == 0 ? cat("; to continue: trainer --resume ", folder_.path()) : "");
+        log_.notice("stopped by signal ", progress_.stopped, " after step ", at.step,
+                    setup_.rank() == 0 && config_.schedule != Schedule::kRange
+                        ? cat("; to continue: trainer --resume ", folder_.path())
+                        : "");
         return;
     }
     std::string text = cat("done: ", at.step, " steps");
