@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "src/base/random.h"
 #include "tests/call_hooks.h"
 #include "tests/process.h"
 
@@ -129,16 +130,15 @@ TEST_CASE_FIXTURE(Fixture, "checkpoint: any one damaged byte or missing file is 
     }
 }
 
-TEST_CASE_FIXTURE(Fixture,
-                  "checkpoint: a meta.json of other types is passed over; format 1 is read") {
+TEST_CASE_FIXTURE(Fixture, "checkpoint: a meta.json of other types is passed over") {
     save(10);
     const std::string path = save(20) + "/meta.json";
     const json good = json::parse(read_file(path));
     const auto step_with = [&](const char* key, const json& value) {
         json changed = good;
-        changed["format"] = 1;  // without a checksum
         changed.erase("checksum");
         if (*key) changed[key] = value;
+        changed["checksum"] = fmt::format("{:016x}", hash_bytes(changed.dump()));
         std::ofstream(path) << changed;
         return load().meta.position.step;
     };

@@ -84,6 +84,7 @@ TEST_CASE("options: what cannot be is refused in one sentence that names it") {
         {{"--bach", "3"}, "there is no option --bach; did you mean --batch?"},
         {{"--bytes", "3"}, "`train` has no option --bytes"},
         {{"--quiet=3"}, "--quiet cannot be '3'"},
+        {{"--lr", "0"}, "--lr"},
         {{"--batch", "8", "train"}, "the command comes first: trainer train [options]"},
         {{"--from", "run", "eval"}, "the command comes first: trainer eval [options]"},
         {{"--json", "bench", "kernels"}, "the command comes first: trainer bench [options]"},
@@ -291,55 +292,11 @@ TEST_CASE("options: a value of several parts sets its fields, and is printed as 
     CHECK((read("sync", "pipeline:2").micro == 8 && pipeline.sync == SyncKind::kRing));
 }
 
-TEST_CASE("options: an old name gives an error that names the new one, also in the environment") {
-    for (const auto& [old, instead] : replacements()) {
-        const std::string name = old, expected = std::string(instead).substr(0, 8);
-        CAPTURE(name);
-        CHECK_FAILS(parse({name, "1"}), expected);
-        if (!name.starts_with("--") || find_option(name.substr(2))) continue;
-        const std::string variable = environment_name(name.substr(2));
-        CHECK_FAILS(parse({}, {{variable, "1"}}), variable);
-    }
-    CHECK_FAILS(parse({"--sync-every", "4"}), "--sync average:H");
-    CHECK_FAILS(parse({"plan"}), "tune --plan");
-}
-
-TEST_CASE("options: settings of a checkpoint of an earlier version mean what they meant") {
-    std::map<std::string, std::string> old = {{"augment", "crop"},  {"flip", "alternating"},
-                                              {"translate", "2"},   {"jitter", "0.4,0.4,0.4"},
-                                              {"mixup", "0.2"},     {"cutmix", "0"},
-                                              {"erase", "0"},       {"auto-augment", "trivial"},
-                                              {"schedule", "step"}, {"step-epochs", "20"},
-                                              {"gamma", "0.2"},     {"sync", "server"},
-                                              {"servers", "2"},     {"sync-every", "8"},
-                                              {"outer", "off"},     {"outer-lr", "0.7"},
-                                              {"pipeline", "1"},    {"batch", "96"},
-                                              {"max-pixels", "9"},  {"lr", "0"},
-                                              {"size", "0"},        {"replicas", "2"},
-                                              {"check-every", "7"}};
-    const auto read = [&] {
-        Config config;
-        apply_settings(config, modern_settings(old));
-        return config;
-    };
-    Config config = read();
-    CHECK(get_option(config, "augment") ==
-          "crop,flip=alternating,translate=2,jitter=0.4:0.4:0.4,trivial,mixup=0.2");
-    CHECK(get_option(config, "schedule") == "step:20:0.2");
-    CHECK(get_option(config, "sync") == "average:8");
-    CHECK((config.batch == 96 && config.replicas == 2 && config.check_every == 7));
-    CHECK((config.lr == 0 && config.size.H == 0));
-    old["outer"] = "nesterov", old["outer-momentum"] = "0.8", old["schedule"] = "cosine";
-    old["augment"] = "none", old["flip"] = "random";
-    config = read();
-    CHECK(get_option(config, "sync") == "diloco:8:0.7:0.8");
-    CHECK(get_option(config, "schedule") == "cosine");
-    CHECK(config.flip == Flip::off);
-    CHECK(config.augment == Augment::none);
-    // Those of this version stay as they are.
-    Config now;
-    set_option(now, "augment", "crop"), set_option(now, "sync", "async:2:1");
-    CHECK(modern_settings(job_settings(now, kTrain)) == job_settings(now, kTrain));
+TEST_CASE("options: a name that other trainers use gives an error with the name here") {
+    CHECK_FAILS(parse({"--learning-rate", "1"}), "--lr");
+    CHECK_FAILS(parse({"--workers=4"}), "--decode-threads");
+    CHECK_FAILS(parse({"--gpus", "2"}), "tools/launch");
+    CHECK_FAILS(parse({"--arch", "resnet18"}), "--model");
 }
 
 TEST_CASE("options: what excludes or needs another option is named with it") {

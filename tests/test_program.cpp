@@ -279,7 +279,7 @@ TEST_CASE("program: a run folder is not mixed with another run, nor a run with o
     CHECK(contains(output_of({"--resume", run, "--init", "x"}, 1), "--init"));
     // Nothing is left to do: its checkpoint stays as it is, and another folder gets one.
     const auto written = std::filesystem::last_write_time(run + "/latest/meta.json");
-    output_of({"--resume", run});
+    CHECK(contains(output_of({"--resume", run, "--quiet"}), "--epochs"));
     CHECK(std::filesystem::last_write_time(run + "/latest/meta.json") == written);
     output_of({"--resume", run, "--out", folder / "other"});
     CHECK(std::filesystem::exists(folder / "other/latest/meta.json"));

@@ -57,7 +57,7 @@ struct CheckpointMeta {
     int64_t optimizer_steps = 0;
     uint64_t data_fingerprint = 0;
     std::map<std::string, std::string> settings;  // job settings of the run
-    // `position` counts in this order of samples (JobSetup::order); "" in older versions' files.
+    // `position` counts in this order of samples (JobSetup::order).
     std::string order = {};
     double peak_top1 = -1;                     // for --early-stop: best_top1 of all folders, and
     int stale = 0;                             // how many validations came since
@@ -68,7 +68,7 @@ struct CheckpointMeta {
 
 // The text of meta.json, with a checksum of itself.
 std::string meta_text(const CheckpointMeta& meta);
-// Throws Error with the reason if neither meta_text() nor an older version wrote the text.
+// Throws Error with the reason if meta_text() did not write the text.
 CheckpointMeta parse_meta(const std::string& text);
 
 struct Checkpoint {

@@ -48,8 +48,7 @@ CheckpointMeta parse_meta(const std::string& text) {
     try {
         CheckpointMeta meta;
         const json content = json::parse(text);
-        // Format 1, that of version 0.1.0, has no checksum.
-        if (content.at("format") != 1 && content.at("checksum") != checksum_of(content))
+        if (content.at("checksum") != checksum_of(content))
             fail("it was changed or cut short after it was written");
         take_count(content.at("epoch"), meta.position.epoch);
         take_count(content.at("samples_consumed"), meta.position.consumed);
@@ -58,11 +57,10 @@ CheckpointMeta parse_meta(const std::string& text) {
         meta.best_top1 = content.at("best_top1");
         meta.data_fingerprint =
             std::stoull(content.at("data_fingerprint").get<std::string>(), nullptr, 16);
-        meta.order = content.value("order", "");
-        meta.peak_top1 = content.value("peak_top1", meta.best_top1);
-        take_count(content.value("stale_validations", json(0u)), meta.stale);
-        const json spent = content.value("spent", json::object());
-        for (const auto& [name, value] : spent.items())  // other values are ignored
+        content.at("order").get_to(meta.order);
+        content.at("peak_top1").get_to(meta.peak_top1);
+        take_count(content.at("stale_validations"), meta.stale);
+        for (const auto& [name, value] : content.at("spent").items())  // other values are ignored
             if (value.is_number() && value >= 0) meta.spent[name] = value;
         meta.settings = content.at("options").get<std::map<std::string, std::string>>();
         content.at("sha256").get_to(meta.sha256);

@@ -31,8 +31,6 @@ static std::pair<const CommandRow*, size_t> find_command(const std::vector<std::
     if (words[0] == "bench")
         fail("bench needs one of train, kernels, allreduce or data",
              words.size() > 1 ? cat(", not '", words[1], "'") : "");
-    if (const std::string instead = replacement(words[0]); !instead.empty())
-        fail("there is no command '", words[0], "' any more; use ", instead);
     const std::string near = nearest(words[0], names);
     fail("there is no command '", words[0], "'",
          near.empty() ? "; trainer --help lists all" : cat("; did you mean '", near, "'?"));
@@ -58,7 +56,7 @@ static void take_rest(CommandLine& line, const CommandRow& row,
         }
         const std::string name = word.substr(0, word.find('='));
         if (const std::string instead = replacement(name); !instead.empty())
-            fail("there is no option ", name, " any more; use ", instead);
+            fail("there is no option ", name, "; use ", instead);
         if (find_option(name.starts_with("--") ? name.substr(2) : name))
             fail("`", row.name, "` has no option ", name, "; see trainer ", row.name, " --help");
         const std::string near = nearest(name, names);
@@ -68,16 +66,26 @@ static void take_rest(CommandLine& line, const CommandRow& row,
     }
 }
 
-// A variable of a removed option would otherwise be ignored silently.
-static void refuse_old_variables(const Environment& environment) {
-    for (const auto& [old, instead] : replacements())
-        if (const std::string name = old; name.starts_with("--")) {
-            const auto found = environment.find(environment_name(name.substr(2)));
-            if (found != environment.end() && !found->second.empty() &&
-                !find_option(name.substr(2)))
-                fail(found->first, " is set, but there is no option ", old, " any more; use ",
-                     instead);
-        }
+// Variables of no option would otherwise be ignored silently. Those of tests/lab/hosts and of the
+// tests are known, and Kubernetes sets some for each service whose name begins with "convoy".
+static void refuse_unknown_variables(const Environment& environment) {
+    std::vector<std::string> names = {"CONVOY_TOKEN", "CONVOY_HOSTS"};
+    for (const Option& option : options()) names.push_back(environment_name(option.name));
+    for (const auto& [name, value] : environment) {
+        std::string upper = name, option = "-";
+        for (char& letter : upper) letter = char(std::toupper(uint8_t(letter)));
+        if (!upper.starts_with("CONVOY_") || upper.starts_with("CONVOY_TEST_") || value.empty() ||
+            std::ranges::count(names, name) > 0 || value.starts_with("tcp://") ||
+            name.find("_SERVICE_") != name.npos || name.find("_PORT_") != name.npos)
+            continue;
+        for (const char letter : upper.substr(6))
+            option += letter == '_' ? '-' : char(std::tolower(uint8_t(letter)));
+        const std::string instead = replacement(option), near = nearest(upper, names);
+        fail(printable(name), " is set, but there is no option ", printable(option),
+             !instead.empty() ? cat("; use ", instead)
+             : near.empty()   ? "; unset it, or see trainer --help-all"
+                              : cat("; did you mean ", near, "?"));
+    }
 }
 
 CommandLine parse_command_line(const std::vector<std::string>& words,
@@ -133,7 +141,7 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
                  " is given twice: give one folder, one list, or a pattern of shards "
                  "such as 'a/{00..12}.tar'");
 
-    refuse_old_variables(environment);
+    refuse_unknown_variables(environment);
     for (const CommandDefault& own : command_defaults())
         if (own.value && own.commands & row->command)
             set_option(line.config, own.option, own.value);

@@ -87,7 +87,7 @@ static const Option kOptions[] = {
     {"optimizer", "Training", &C::optimizer, "sgd|adamw|muon", kSteps, kJob | kCommon,
      "update rule: sgd, adamw or muon"},
     {"lr", "Training", &C::lr, "auto|LR", kFits, kJob | kFirst,
-     "learning rate; auto: by optimizer and batch", from(0, 1e3)},
+     "learning rate; auto: by optimizer and batch", from(1e-12, 1e3)},
     {"momentum", "Training", &C::momentum, "M", kFits | kBenchTrain, kJob,
      "momentum of SGD and Muon, beta 1 of AdamW", from(0, 0.9999)},
     {"weight-decay", "Training", &C::weight_decay, "W", kFits, kJob,
@@ -247,88 +247,32 @@ std::string option_name(const Option& option) {
     return option.flags & kHidden ? environment_name(option.name) : cat("--", option.name);
 }
 
-// Commands and options of earlier versions, and what to use instead.
-static constexpr std::pair<const char*, const char*> kRemoved[] = {
-    {"--sync-every", "--sync average:H"},
-    {"--outer", "--sync diloco:H"},
-    {"--outer-lr", "--sync diloco:H:LR:M"},
-    {"--outer-momentum", "--sync diloco:H:LR:M"},
-    {"--servers", "--sync server:S or async:S"},
-    {"--staleness", "--sync async:S:K"},
-    {"--pipeline", "--sync pipeline:S"},
-    {"--micro", "--sync pipeline:S:M"},
-    {"--flip", "--augment resize,flip or crop,flip=alternating"},
-    {"--translate", "--augment crop,translate=N"},
+// Options of other trainers, and what has their effect here.
+static constexpr std::pair<const char*, const char*> kOtherNames[] = {
+    {"--learning-rate", "--lr"},
+    {"--workers", "--decode-threads"},
+    {"--num-workers", "--decode-threads"},
+    {"--arch", "--model"},
+    {"--pretrained", "trainer finetune WEIGHTS, or --init WEIGHTS"},
+    {"--gpus", "--device cuda:I on each rank; tools/launch -n N starts N ranks"},
+    {"--nproc-per-node", "tools/launch -n N"},
+    {"--amp", "--precision bf16"},
+    {"--gamma", "--schedule step:E:F"},
+    {"--step-size", "--schedule step:E:F"},
+    {"--flip", "--augment crop,flip"},
     {"--jitter", "--augment crop,jitter=B:C:S:H"},
     {"--auto-augment", "--augment crop,randaugment or crop,trivial"},
-    {"--erase", "--augment crop,erase=P"},
     {"--mixup", "--augment crop,mixup=A"},
     {"--cutmix", "--augment crop,cutmix=A"},
-    {"--step-epochs", "--schedule step:E:F"},
-    {"--gamma", "--schedule step:E:F"},
-    {"--cache-size", "--cache DIR:SIZE"},
-    {"--replicas", "--threads RxT"},
-    {"--fragments", "--sync average:H, which averages all weights at once"},
-    {"--conv", "no option: each device chooses the algorithm"},
-    {"--bucket", "no option: the size follows from the speed of the links"},
-    {"--flows", "one connection: an edge of the ring has no other"},
-    {"--decode", "pack --max-side, which stores smaller JPEGs"},
-    {"--give-up",
-     "no option: the log names the rank that all wait for; kill it, and the job continues"},
-    {"--gemm", "`make gemm_ladder`, which compares the matrix products with cuBLAS"},
-    {"--iface", "--advertise, and a route of the system to that address"},
-    {"--pipeline-order", "--sync pipeline:S, which is 1f1b"},
-    {"--price-per-hour", "--price"},
-    {"--nesterov", "--momentum"},
-    {"--quality", "--max-side; its JPEGs have quality 90"},
-    {"--target-top1", "--early-stop"},
-    {"--augment-on", "--decode-threads: images are prepared on the CPU"},
-    {"--histograms", "--tensorboard, which has the curves"},
-    {"--max-pixels", "pack --max-side to make images smaller"},
-    {"--samples", "folders or shards for --data instead of a pipe"},
-    {"--layout", "export, which writes torchvision's order"},
-    {"plan", "`tune --plan`"},
-    {"lr-find", "`tune --lr`"},
-    {"man", "`trainer --help-all`, or `man trainer` if it is installed"},
-    {"report", "`eval --report DIR` for one model, and TensorBoard (--tensorboard) for runs"},
-    {"watch", "`trainer page RUN` or the lines that train prints"},
 };
 
-std::span<const std::pair<const char*, const char*>> replacements() { return kRemoved; }
-
 std::string replacement(const std::string& name) {
-    for (const auto& [old, instead] : kRemoved)
-        if (old == name) return instead;
+    for (const auto& [other, instead] : kOtherNames)
+        if (other == name) return instead;
     const Option* option = find_option(name.starts_with("--") ? name.substr(2) : "");
     return option && option->flags & kHidden
                ? cat("the automatic choice, or ", option_name(*option))
                : "";
-}
-
-std::map<std::string, std::string> modern_settings(std::map<std::string, std::string> old) {
-    if (!old.contains("gamma")) return old;  // every earlier version wrote it
-    const auto value = [&](const char* name, const char* usual) {
-        const auto found = old.find(name);
-        return found == old.end() ? usual : found->second;
-    };
-    const std::string flip = value("flip", "random"), jitter = value("jitter", ""),
-                      policy = value("auto-augment", "off"), outer = value("outer", "off"),
-                      every = value("sync-every", "1");
-    std::string augment = value("augment", "crop");
-    if (flip != "off" && augment != "none") augment += flip == "random" ? ",flip" : ",flip=" + flip;
-    if (!jitter.empty()) augment += ",jitter=" + join_text(split(jitter, ','), ":");
-    if (policy != "off") augment += "," + policy;
-    for (const char* name : {"translate", "erase", "mixup", "cutmix"})
-        if (old.contains(name)) augment += cat(",", name, "=", old.at(name));
-    old["augment"] = augment;
-    if (value("schedule", "") == "step")
-        old["schedule"] = cat("step:", value("step-epochs", "30"), ":", old.at("gamma"));
-    // A job's way to synchronise is chosen when it starts, except for averages.
-    old["sync"] = every == "1"     ? "ring"
-                  : outer == "off" ? "average:" + every
-                                   : cat("diloco:", every, ":", value("outer-lr", "0.7"), ":",
-                                         value("outer-momentum", "0.9"));
-    return old;
 }
 
 // Whether 0 of this number or size is written "auto".
@@ -420,7 +364,8 @@ static T parse_value(const Option& option, const std::string& text, const std::s
         if (!size) fail(who, " cannot be '", text, "': it takes ", kInputSizeForms);
         return *size;
     } else {
-        return parse_number<T>(option, has_auto(option) && text == "auto" ? "0" : text, who);
+        if (has_auto(option) && text == "auto") return T(0);
+        return parse_number<T>(option, text, who);
     }
 }
 
@@ -466,7 +411,7 @@ std::map<std::string, std::string> read_settings(const std::string& path) {
         if (value.ends_with('\r')) value.pop_back();
         if (const std::string instead = replacement("--" + name);
             !find_option(name) && !instead.empty())
-            fail("--settings ", path, ": there is no option ", name, " any more; use ", instead);
+            fail("--settings ", path, ": there is no option ", name, "; use ", instead);
         if (!find_option(name) || value.empty() || name == "settings")
             fail("--settings ", path, ": '", printable(text),
                  "' is not an option and its value, such as 'batch 64'");

@@ -201,11 +201,9 @@ const Option* find_option(const std::string& name);  // null if there is none
 std::string option_name(const Option& option);
 std::string environment_name(const std::string& option);  // "lr-decay" → "CONVOY_LR_DECAY"
 
-// What to use instead of a command ("watch") or an option ("--histograms") of an earlier version;
-// "" if no earlier version had that name.
+// What to give instead of an option of another trainer ("--learning-rate"), or of an option that
+// only an environment variable sets; "" for all others.
 std::string replacement(const std::string& name);
-// All of them: old name, what to use.
-std::span<const std::pair<const char*, const char*>> replacements();
 
 // "64", "64K", "4M", "1G" or "1T": bytes, in powers of 1024. Throws Error that begins with `who`.
 ByteSize parse_size(const std::string& text, const std::string& who);
@@ -222,8 +220,6 @@ void set_option(Config& config, const std::string& name, const std::string& text
 std::map<std::string, std::string> job_settings(const Config& config, Command command);
 // Sets the options; ignores pairs that are no such option.
 void apply_settings(Config& config, const std::map<std::string, std::string>& settings);
-// Translates the settings of an earlier version (meta.json) to the options of this one.
-std::map<std::string, std::string> modern_settings(std::map<std::string, std::string> settings);
 // Reads the file of --settings: lines "name value", # comments. Does not parse values. Throws
 // Error.
 std::map<std::string, std::string> read_settings(const std::string& path);

@@ -118,10 +118,8 @@ static void decide(JobSetup& setup) {
     if (config.resume == config.out && list_checkpoints(config.out).empty()) config.resume = "";
     if (!config.resume.empty()) {
         setup.resumed = load_checkpoint(config.resume, setup.job.log);
-        // Not part of what was trained; older versions wrote megabytes.
-        setup.resumed->meta.settings.erase("bucket");
         // Which ranks a job can lose is decided before it begins, so by the command line.
-        auto settings = modern_settings(setup.resumed->meta.settings);
+        auto settings = setup.resumed->meta.settings;
         const std::string& sync = settings["sync"];
         if (!sync.starts_with("average") && !sync.starts_with("diloco")) settings.erase("sync");
         settings.erase("split");
@@ -253,6 +251,14 @@ static void join_parts(JobSetup& setup) {
     const json mine = {train->size(), val ? int64_t(val->size()) : -1,
                        fmt::format("{:016x}", train->fingerprint()), sizes_text(*train)};
     setup.fingerprint = hash_bytes("parts");
+    std::vector<json> vals =
+        gather_json(job.communicator(), val ? json(val->fingerprint()) : json());
+    std::ranges::sort(vals);
+    if (const auto twice = std::ranges::adjacent_find(vals);
+        twice != vals.end() && !twice->is_null() && job.rank() == 0)
+        job.log.notice(
+            "two ranks have the same validation images, which count twice: give each rank "
+            "its own part by --val");
     for (const json& part : gather_json(job.communicator(), mine)) {
         setup.train_parts.push_back(part[0]);
         setup.val_parts.push_back(part[1]);

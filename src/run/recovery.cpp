@@ -35,9 +35,8 @@ void Recovery::start() {
             at.consumed = 0;
         } else if (at.consumed > 0 && meta.order != setup_.order) {
             log_.notice("epoch ", at.epoch + 1, " begins again: the checkpoint is ", at.consumed,
-                        " images into it, in the order ",
-                        meta.order.empty() ? "of an older version" : "'" + meta.order + "'",
-                        "; the order is '", setup_.order, "' now");
+                        " images into it, in the order '", meta.order, "'; the order is '",
+                        setup_.order, "' now");
             at.consumed = 0;
         }
         progress_.peak_top1 = meta.peak_top1, progress_.stale = meta.stale;

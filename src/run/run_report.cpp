@@ -151,7 +151,8 @@ void RunReport::done() {
             text += cat("\nmodel: ", find_model_file(folder_.path(), log_),
                         "   try: trainer predict --from ", folder_.path(), " IMAGE");
     }
-    log_.info(text);
+    // The result is printed with --quiet, too; with --json it is an event.
+    setup_.rank() > 0 || config_.json ? log_.info(text) : log_.notice(text);
 }
 
 // ---- the start ----------------------------------------------------------------------------------

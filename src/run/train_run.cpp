@@ -60,6 +60,10 @@ int TrainRun::run() {
 void TrainRun::begin() {
     count_steps();
     report_.begin(base_lr_);
+    if (progress_.at.step >= progress_.total_steps && setup_.rank() == 0)
+        log_.notice(
+            "this run is finished: nothing is left to train; --epochs or --steps with a larger "
+            "number continues it");
     communicator_.offer(offer_text(make_offer(setup_)));
 }
 
