@@ -22,15 +22,6 @@ constexpr int kMaxScans = 500;  // a progressive file of tiny scans could take h
 // needs its neighbours too, so this many more rows and columns are decoded.
 constexpr int kMargin = 2;
 
-// Inks as Adobe stores them, inverted: 255 is no ink. rgb = k − k·ink/255, rounded as Pillow does.
-void cmyk_to_rgb(const uint8_t* cmyk, int W, uint8_t* rgb) {
-    for (int q = 0; q < W; ++q, cmyk += 4, rgb += 3)
-        for (int c = 0; c < 3; ++c) {
-            const uint32_t product = (255u - cmyk[c]) * cmyk[3] + 128;
-            rgb[c] = uint8_t(cmyk[3] - ((product + (product >> 8)) >> 8));
-        }
-}
-
 // Whether an end-of-image marker follows the last scan. The search goes from marker to marker, as
 // in libjpeg: it skips each segment by its length. It ignores data after the end of the image, such
 // as the film of a motion photo.
@@ -57,6 +48,14 @@ bool has_end(std::span<const uint8_t> bytes) {
 JpegReader& reader_of(j_common_ptr info) { return *static_cast<JpegReader*>(info->client_data); }
 
 }  // namespace
+
+void cmyk_to_rgb(const uint8_t* cmyk, int W, uint8_t* rgb) {
+    for (int q = 0; q < W; ++q, cmyk += 4, rgb += 3)
+        for (int c = 0; c < 3; ++c) {
+            const uint32_t product = (255u - cmyk[c]) * cmyk[3] + 128;
+            rgb[c] = uint8_t(cmyk[3] - ((product + (product >> 8)) >> 8));
+        }
+}
 
 void JpegReader::give_up(const char* what, const char* why) {
     std::snprintf(reason_, sizeof reason_, "%s%s", what, why);
@@ -116,13 +115,17 @@ void JpegReader::read(Crop crop, Image& image) {
         give_up("damaged: the number of colours contradicts the header");
     const JDIMENSION begin = JDIMENSION(crop.top), end = JDIMENSION(crop.top + crop.H);
     size_t left = size_t(crop.left);  // of the crop in line_
-    if (crop.W < W()) {
+    // If scans are missing, libjpeg smooths over blocks, and a part would differ from the whole.
+    bool complete = true;
+    for (int i = 0; info_.coef_bits && i < info_.num_components; ++i)
+        complete = complete && std::ranges::count(std::span(info_.coef_bits[i]), 0) == DCTSIZE2;
+    if (crop.W < W() && complete) {
         JDIMENSION first = JDIMENSION(std::max(crop.left - kMargin, 0));
         JDIMENSION width = JDIMENSION(std::min(crop.left + crop.W + kMargin, W())) - first;
         jpeg_crop_scanline(&info_, &first, &width);  // moves `first` down to a block boundary
         left -= first;
     }
-    if (begin > kMargin) jpeg_skip_scanlines(&info_, begin - kMargin);
+    if (begin > kMargin && complete) jpeg_skip_scanlines(&info_, begin - kMargin);
     while (info_.output_scanline < end) {
         const JDIMENSION row = info_.output_scanline;
         JSAMPROW line = line_.data();
