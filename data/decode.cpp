@@ -146,9 +146,9 @@ class WebP : public Bitmap {
         memory = 7 * W * H;
     }
     void read(uint8_t* out) override {
-        // imdecode only reads, but a cv::Mat has no pointer to const.
-        const cv::Mat raw(1, int(bytes_.size()), CV_8U, const_cast<uint8_t*>(bytes_.data()));
-        const cv::Mat bgr = cv::imdecode(raw, cv::IMREAD_COLOR | cv::IMREAD_IGNORE_ORIENTATION);
+        std::vector<uint8_t> padded(bytes_.begin(), bytes_.end());
+        padded.resize(std::max<size_t>(padded.size(), 32));  // OpenCV wants as many
+        const cv::Mat bgr = cv::imdecode(padded, cv::IMREAD_COLOR | cv::IMREAD_IGNORE_ORIENTATION);
         if (bgr.empty()) fail(name_, ": truncated or damaged");
         if (bgr.rows != H || bgr.cols != W)
             fail(name_, ": damaged: the header says ", W, "x", H, ", the image is ", bgr.cols, "x",

@@ -109,23 +109,23 @@ void JpegReader::read(Crop crop, Image& image) {
     if (setjmp(escape_)) fail(name_, ": ", reason_);
     if (C == 1 && info_.jpeg_color_space == JCS_GRAYSCALE) info_.out_color_space = JCS_GRAYSCALE;
     jpeg_start_decompress(&info_);
+    // libjpeg would smooth over blocks: each version in its way, and a part other than the whole.
+    for (int i = 0; info_.coef_bits && i < info_.num_components; ++i)
+        if (std::any_of(info_.coef_bits[i] + 1, info_.coef_bits[i] + 10, [](int n) { return n; }))
+            give_up("truncated: the last scans of a progressive JPEG are missing");
     const bool cmyk = info_.out_color_space == JCS_CMYK;
     const size_t there = cmyk ? 4 : info_.out_color_space == JCS_GRAYSCALE ? 1 : 3;
     if (size_t(info_.output_components) != there)
         give_up("damaged: the number of colours contradicts the header");
     const JDIMENSION begin = JDIMENSION(crop.top), end = JDIMENSION(crop.top + crop.H);
     size_t left = size_t(crop.left);  // of the crop in line_
-    // If scans are missing, libjpeg smooths over blocks, and a part would differ from the whole.
-    bool complete = true;
-    for (int i = 0; info_.coef_bits && i < info_.num_components; ++i)
-        complete = complete && std::ranges::count(std::span(info_.coef_bits[i]), 0) == DCTSIZE2;
-    if (crop.W < W() && complete) {
+    if (crop.W < W()) {
         JDIMENSION first = JDIMENSION(std::max(crop.left - kMargin, 0));
         JDIMENSION width = JDIMENSION(std::min(crop.left + crop.W + kMargin, W())) - first;
         jpeg_crop_scanline(&info_, &first, &width);  // moves `first` down to a block boundary
         left -= first;
     }
-    if (begin > kMargin && complete) jpeg_skip_scanlines(&info_, begin - kMargin);
+    if (begin > kMargin) jpeg_skip_scanlines(&info_, begin - kMargin);
     while (info_.output_scanline < end) {
         const JDIMENSION row = info_.output_scanline;
         JSAMPROW line = line_.data();
