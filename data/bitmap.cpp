@@ -176,7 +176,7 @@ class Bmp : public Bitmap {
             fail(name, ": not read here: a BMP of ", bits_, " bits and compression ", packing,
                  ": convert it to PNG");
         const size_t colours = old ? 0 : little_endian(bytes, 46), each = old ? 3 : 4;
-        const size_t n = std::min<size_t>(colours ? colours : 1u << bits_, 256);
+        const size_t n = std::min<size_t>(colours ? colours : 1u << std::min(bits_, 8), 256);
         if (has_palette && begin_ == 14 + size) begin_ += n * each;
         for (size_t i = 0; has_palette && i < 3 * n; ++i)
             palette_[i] = uint8_t(little_endian(bytes, 14 + size + i / 3 * each + 2 - i % 3, 1));

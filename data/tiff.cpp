@@ -134,6 +134,7 @@ class Tiff : public Bitmap {
         orientation_ = field<uint16_t>(TIFFTAG_ORIENTATION, 1);
         W = orientation_ > 4 ? h : w, H = orientation_ > 4 ? w : h;
         C = used == 1 && !samples_.palette ? 1 : 3;
+        if (std::max(w, h) > 1 << 20) return;  // refused for its size
         samples_.bits = bits, samples_.count = planes_ ? 1 : count,
         samples_.used = planes_ ? 1 : used;
         samples_.low_first = true, samples_.inverted = inverted, samples_.multiplied = multiplied;
@@ -142,7 +143,8 @@ class Tiff : public Bitmap {
         unit_H_ = is_tiled_ ? field<uint32_t>(TIFFTAG_TILELENGTH, 0)
                             : std::min(field<uint32_t>(TIFFTAG_ROWSPERSTRIP, h), h);
         memory = int64_t(is_tiled_ ? TIFFTileSize64(tiff_.get()) : TIFFStripSize64(tiff_.get()));
-        if (is_tiled_ && unit_W_ * unit_H_ > 1 << 24) refuse("of tiles of ", unit_W_, "x", unit_H_);
+        if (is_tiled_ && unit_W_ > (1 << 24) / std::max<int64_t>(unit_H_, 1))
+            refuse("of tiles of ", unit_W_, "x", unit_H_);
         if (unit_W_ < 1 || unit_H_ < 1 || memory != unit_H_ * int64_t(samples_.row_bytes(unit_W_)))
             fail(name_, ": damaged: a strip or tile of ", memory, " bytes");
     }
