@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
 
 #include "data/jpeg.h"
@@ -19,7 +20,7 @@ void Samples::unpack(const uint8_t* row, int64_t W, uint8_t* out, int64_t step) 
             out[0] = row[0], out[1] = row[1], out[2] = row[2];
         return;
     }
-    const int most = (1 << std::min(bits, 8)) - 1;
+    const int most = (1 << std::min(bits, 8)) - 1, scale = palette ? 1 : 255 / most;
     for (int64_t w = 0; w < W; ++w, out += step) {
         uint8_t pixel[8];
         for (int s = 0; s < used + multiplied; ++s) {
@@ -32,8 +33,7 @@ void Samples::unpack(const uint8_t* row, int64_t W, uint8_t* out, int64_t step) 
                 largest = std::max(largest, value << 8 | row[2 * i + !low_first]);
             } else {
                 const size_t bit = i * size_t(bits);
-                value = row[bit / 8] >> (8 - bits - int(bit % 8)) & most;
-                if (!palette) value = value * 255 / most;
+                value = (row[bit / 8] >> (8 - bits - int(bit % 8)) & most) * scale;
             }
             pixel[s] = uint8_t(inverted != (used == 4) ? 255 - value : value);
         }
@@ -89,11 +89,11 @@ class Png : public Bitmap {
             const auto [top, left, down, across] = kPasses[pass];
             const int64_t width = (W - left + across - 1) / across;
             if (width < 1) continue;
-            std::vector<uint8_t> row(1 + samples_.row_bytes(width)), above(row.size());
+            std::vector<uint8_t> row(kZeros + samples_.row_bytes(width)), above(row.size());
             for (int64_t y = top; y < H; y += down, row.swap(above)) {
                 inflate_row(row);
-                undo_filter(row, above);
-                samples_.unpack(row.data() + 1, width, out + (y * W + left) * C, across * C);
+                undo_filter(&row[kZeros], &above[kZeros], row.size() - kZeros);
+                samples_.unpack(&row[kZeros], width, out + (y * W + left) * C, across * C);
             }
         }
         samples_.check_largest(name_);
@@ -101,7 +101,7 @@ class Png : public Bitmap {
 
  private:
     void inflate_row(std::vector<uint8_t>& row) {
-        stream_.next_out = row.data(), stream_.avail_out = uInt(row.size());
+        stream_.next_out = &row[kZeros - 1], stream_.avail_out = uInt(row.size() - kZeros + 1);
         while (stream_.avail_out > 0) {
             while (stream_.avail_in == 0) next_chunk();
             const int result = inflate(&stream_, Z_NO_FLUSH);
@@ -125,29 +125,27 @@ class Png : public Bitmap {
         at_ += length + 12;
     }
 
-    // The first byte of a row says what was subtracted from each byte: 0 nothing, 1 the byte of the
+    // The byte before a row says what was subtracted from each byte: 0 nothing, 1 the byte of the
     // pixel to the left, 2 that above, 3 their mean, 4 the nearest of left, above, and upper left
     // to left + above − upper left.
-    void undo_filter(std::vector<uint8_t>& line, const std::vector<uint8_t>& line_above) {
-        const size_t pixel = size_t(std::max(samples_.bits * samples_.count / 8, 1));
-        uint8_t* row = line.data() + 1;
-        const uint8_t* above = line_above.data() + 1;
-        const int kind = line[0];
+    void undo_filter(uint8_t* row, const uint8_t* above, size_t n) {
+        const int pixel = std::max(samples_.bits * samples_.count / 8, 1);
+        const uint8_t *left = row - pixel, *corner = above - pixel;
+        const int kind = std::exchange(row[-1], 0);
         if (kind > 4) fail(name_, ": damaged: a row has a filter of kind ", kind);
-        for (size_t i = 0; kind > 0 && i + 1 < line.size(); ++i) {
-            const int left = i < pixel ? 0 : row[i - pixel], up = above[i];
-            const int corner = i < pixel ? 0 : above[i - pixel];
-            const int a = std::abs(up - corner), b = std::abs(left - corner);
-            const int nearest = a <= b && a <= std::abs(left + up - 2 * corner) ? left
-                                : b <= std::abs(left + up - 2 * corner)         ? up
-                                                                                : corner;
-            row[i] = uint8_t(row[i] + (kind == 1   ? left
-                                       : kind == 2 ? up
-                                       : kind == 3 ? (left + up) / 2
-                                                   : nearest));
+        for (size_t i = 0; kind == 1 && i < n; ++i) row[i] = uint8_t(row[i] + left[i]);
+        for (size_t i = 0; kind == 2 && i < n; ++i) row[i] = uint8_t(row[i] + above[i]);
+        for (size_t i = 0; kind == 3 && i < n; ++i)
+            row[i] = uint8_t(row[i] + (left[i] + above[i]) / 2);
+        for (size_t i = 0; kind == 4 && i < n; ++i) {
+            const int up = above[i] - corner[i], side = left[i] - corner[i];
+            const int a = std::abs(up), b = std::abs(side), c = std::abs(up + side);
+            const uint8_t other = b <= c ? above[i] : corner[i];
+            row[i] = uint8_t(row[i] + (a <= b && a <= c ? left[i] : other));
         }
     }
 
+    static constexpr size_t kZeros = 8;  // before a row: the pixel to the left of the first
     const Bytes bytes_;
     const std::string name_;
     Samples samples_;

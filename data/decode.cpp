@@ -166,7 +166,7 @@ class WebP : public Bitmap {
 // page of any size into a few bytes.
 void check_claim(const std::string& name, std::string_view format, int64_t H, int64_t W,
                  size_t bytes, int64_t most) {
-    constexpr int64_t kLongest = 1 << 20, kBlank = 100'000'000;
+    constexpr int64_t kLongest = 1 << 20, kBlank = 150'000'000;
     if (H < 1 || W < 1) fail(name, ": truncated or damaged: the header says ", W, "x", H);
     if (H > kLongest || W > kLongest || W > most / H)
         fail(name, ": claims ", W, "x", H, " pixels, more than ", most);
