@@ -47,7 +47,7 @@ HARDENED    := $(if $(SAN)$(TSAN),,-fstack-protector-strong -fstack-clash-protec
                  -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=$(FORTIFY))
 CXXFLAGS    += $(HARDENED)
 KERNELFLAGS += $(if $(HARDENED),-fno-stack-protector -fno-stack-clash-protection)
-LDLIBS      := -Wl,-z,relro,-z,now -lopencv_imgcodecs -lopencv_imgproc -lopencv_core -ljpeg -lfmt -lcurl -larchive -lz \
+LDLIBS      := -Wl,-z,relro,-z,now -lopencv_imgcodecs -lopencv_imgproc -lopencv_core -ltiff -ljpeg -lfmt -lcurl -larchive -lz \
                -lssl -lcrypto -lpthread -Wl,--as-needed -lboost_context
 
 # CUDA kernels take minutes to compile, so the default is to build them only if there is a GPU.

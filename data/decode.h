@@ -33,9 +33,10 @@ struct Crop {
 // Converts n pixels as Pillow does: (19595·R + 38470·G + 7471·B) / 2^16, rounded. grey may be rgb.
 void rgb_to_grey(const uint8_t* rgb, size_t n, uint8_t* grey);
 
-// The default limit for pixels per image. Above this limit Pillow warns of a decompression bomb.
-constexpr int64_t kMaxPixels = 89'478'485;
+// The default limit for pixels per image: photos of 200 megapixels are below it.
+constexpr int64_t kMaxPixels = 1 << 28;
 
+class Bitmap;
 class JpegReader;
 
 // Decodes JPEG, PNG, WebP, BMP, TIFF and PNM into RGB or grey. The bytes may hold grey, a palette,
@@ -66,12 +67,12 @@ class Decoder {
     const int channels_;
     const int64_t max_pixels_;
     std::unique_ptr<JpegReader> jpeg_;  // made for the first JPEG
-    bool is_jpeg_ = false, is_premultiplied_ = false;
-    std::span<const uint8_t> raw_;  // pixels of a PPM or PGM as bytes; empty: something else
-    std::span<const uint8_t> bytes_;
+    std::unique_ptr<Bitmap> bitmap_;    // any other image
+    std::span<const uint8_t> raw_;      // pixels of a PPM or PGM as bytes; empty: something else
     std::string name_;
     int H_ = 0, W_ = 0;
-    std::vector<uint8_t> prepared_;  // the bytes to decode, if they differ from the file's
+    std::unique_ptr<uint8_t[]> decoded_;  // the pixels of bitmap_
+    size_t decoded_bytes_ = 0;
 };
 
 }  // namespace convoy

@@ -22,15 +22,6 @@ constexpr int kMaxScans = 500;  // a progressive file of tiny scans could take h
 // needs its neighbours too, so this many more rows and columns are decoded.
 constexpr int kMargin = 2;
 
-// Inks as Adobe stores them, inverted: 255 is no ink. rgb = k − k·ink/255, rounded as Pillow does.
-void cmyk_to_rgb(const uint8_t* cmyk, int W, uint8_t* rgb) {
-    for (int q = 0; q < W; ++q, cmyk += 4, rgb += 3)
-        for (int c = 0; c < 3; ++c) {
-            const uint32_t product = (255u - cmyk[c]) * cmyk[3] + 128;
-            rgb[c] = uint8_t(cmyk[3] - ((product + (product >> 8)) >> 8));
-        }
-}
-
 // Whether an end-of-image marker follows the last scan. The search goes from marker to marker, as
 // in libjpeg: it skips each segment by its length. It ignores data after the end of the image, such
 // as the film of a motion photo.
@@ -57,6 +48,14 @@ bool has_end(std::span<const uint8_t> bytes) {
 JpegReader& reader_of(j_common_ptr info) { return *static_cast<JpegReader*>(info->client_data); }
 
 }  // namespace
+
+void cmyk_to_rgb(const uint8_t* cmyk, int W, uint8_t* rgb) {
+    for (int q = 0; q < W; ++q, cmyk += 4, rgb += 3)
+        for (int c = 0; c < 3; ++c) {
+            const uint32_t product = (255u - cmyk[c]) * cmyk[3] + 128;
+            rgb[c] = uint8_t(cmyk[3] - ((product + (product >> 8)) >> 8));
+        }
+}
 
 void JpegReader::give_up(const char* what, const char* why) {
     std::snprintf(reason_, sizeof reason_, "%s%s", what, why);
@@ -110,6 +109,10 @@ void JpegReader::read(Crop crop, Image& image) {
     if (setjmp(escape_)) fail(name_, ": ", reason_);
     if (C == 1 && info_.jpeg_color_space == JCS_GRAYSCALE) info_.out_color_space = JCS_GRAYSCALE;
     jpeg_start_decompress(&info_);
+    // libjpeg would smooth over blocks: each version in its way, and a part other than the whole.
+    for (int i = 0; info_.coef_bits && i < info_.num_components; ++i)
+        if (std::any_of(info_.coef_bits[i] + 1, info_.coef_bits[i] + 10, [](int n) { return n; }))
+            give_up("truncated: the last scans of a progressive JPEG are missing");
     const bool cmyk = info_.out_color_space == JCS_CMYK;
     const size_t there = cmyk ? 4 : info_.out_color_space == JCS_GRAYSCALE ? 1 : 3;
     if (size_t(info_.output_components) != there)

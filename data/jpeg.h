@@ -10,6 +10,9 @@
 
 namespace convoy {
 
+// Inks as Adobe stores them, inverted: 255 is no ink. rgb = k − k·ink/255, rounded as Pillow does.
+void cmyk_to_rgb(const uint8_t* cmyk, int W, uint8_t* rgb);
+
 // One decompressor, used for one image after the other.
 class JpegReader {
  public:

@@ -5,8 +5,10 @@
 //   weight of input i for output o:  1 − |i + ½ − (o + ½)·scale| / support, normalised to sum 1
 //
 // so a reduction averages over all the pixels it covers (antialiased), and an enlargement is plain
-// bilinear. The width is resized first, then the height. Pixels in between have 8 bits, and weights
-// are in fixed point. Rows and columns outside the window are not computed.
+// bilinear. The width is resized first, then the height; but the height first if it shrinks, and by
+// more than twice the pixels by which the width shrinks, as in Pillow 13 (older versions never do).
+// Pixels in between have 8 bits, and weights are in fixed point. Rows and columns outside the
+// window are not computed.
 #include "data/resize.h"
 
 #include <cmath>
@@ -72,6 +74,26 @@ void Resizer::across(const Image& from, int begin, int rows, int W, bool flip) {
     }
 }
 
+static void to_bytes(const float* __restrict x, size_t n, uint8_t* __restrict out) {
+    for (size_t i = 0; i < n; ++i) out[i] = uint8_t(int(x[i]));  // whole numbers from 0 to 255
+}
+
+// The columns that are needed of the input, at output height, into short_.
+void Resizer::shorten(const Image& from) {
+    const size_t in_bytes = size_t(from.W) * size_t(from.C), H = rows_.first.size();
+    const size_t begin = size_t(columns_.begin()) * size_t(from.C);
+    const size_t n = size_t(columns_.end()) * size_t(from.C) - begin;
+    const std::vector<float> ones(n, 1), zeros(n, 0);
+    std::vector<float> row(n);
+    short_.H = int(H), short_.W = from.W, short_.C = from.C;
+    short_.pixels.resize(H * in_bytes);
+    for (size_t p = 0; p < H; ++p) {
+        filter_down(from.pixels.data() + begin, in_bytes, 0, n, rows_, p, ones.data(), zeros.data(),
+                    row.data());
+        to_bytes(row.data(), n, &short_.pixels[p * in_bytes + begin]);
+    }
+}
+
 void Resizer::run(const Image& from, const Resizing& how, const float* scale, const float* bias,
                   float* out) {
     const Crop& window = how.window;
@@ -82,20 +104,24 @@ void Resizer::run(const Image& from, const Resizing& how, const float* scale, co
            "the window is not inside the image of ", how.H, "x", how.W);
     columns_.compute(from.W, how.W, window.left, window.W);
     rows_.compute(from.H, how.H, window.top, window.H);
-    const int begin = rows_.begin();
-    across(from, begin, rows_.end() - begin, window.W, how.flip);
-
     const size_t C = size_t(from.C), n = size_t(window.W) * C;
     scales_.resize(n), biases_.resize(n);
     for (size_t i = 0; i < n; ++i) scales_[i] = scale[i % C], biases_[i] = bias[i % C];
+    if (from.H > how.H && from.H - how.H > 2 * (from.W - how.W)) {
+        shorten(from);
+        across(short_, 0, window.H, window.W, how.flip);
+        for (size_t p = 0; p < size_t(window.H); ++p)
+            for (size_t i = 0; i < n; ++i)
+                out[p * n + i] = float(narrow_[p * (n + 1) + i]) * scales_[i] + biases_[i];
+        return;
+    }
+    const int begin = rows_.begin();
+    across(from, begin, rows_.end() - begin, window.W, how.flip);
     for (size_t p = 0; p < size_t(window.H); ++p)
         filter_down(narrow_.data(), n + 1, begin, n, rows_, p, scales_.data(), biases_.data(),
                     out + p * n);
 }
 
-static void to_bytes(const float* __restrict x, size_t n, uint8_t* __restrict out) {
-    for (size_t i = 0; i < n; ++i) out[i] = uint8_t(int(x[i]));  // whole numbers from 0 to 255
-}
 void Resizer::run(const Image& from, const Resizing& how, float* floats, Image& out) {
     constexpr float kOnes[3] = {1, 1, 1}, kZeros[3] = {0, 0, 0};
     run(from, how, kOnes, kZeros, floats);

@@ -48,8 +48,7 @@ class Resizer {
  public:
     // Resizes `from` and writes only the window of the result:
     //   out[p,q,c] = pixel[p,q,c] · scale[c] + bias[c]        window.H × window.W × C floats
-    // where pixel (0–255) is what Pillow's resize(…, BILINEAR) gives, bit for bit; Pillow 13 and
-    // later may differ by one if it resizes the height first.
+    // where pixel (0–255) is what resize(…, BILINEAR) of Pillow 13 gives, bit for bit.
     void run(const Image& from, const Resizing& how, const float* scale, const float* bias,
              float* out);
     // The same as bytes. `floats` has room for as many.
@@ -57,8 +56,10 @@ class Resizer {
 
  private:
     void across(const Image& from, int begin, int rows, int W, bool flip);
+    void shorten(const Image& from);
 
     Taps columns_, rows_;
+    Image short_;                         // the input at output height
     std::vector<uint8_t> narrow_;         // input rows at output width
     std::vector<uint8_t> padded_;         // copy of one of the last input rows
     std::vector<float> scales_, biases_;  // one output row

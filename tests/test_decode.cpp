@@ -12,7 +12,7 @@
 #include "golden.h"
 #include "golden_images.h"
 #include "pictures.h"
-#include "src/base/check.h"
+#include "src/base/bytes.h"
 #include "support.h"
 
 using namespace convoy;
@@ -129,6 +129,164 @@ TEST_CASE(
                 CHECK(part.pixels[size_t(h * 4 + w)] ==
                       image.pixels[size_t((h + 2) * image.W + w + 3)]);
     }
+}
+
+TEST_CASE("TIFF, BMP, PNG and PBM of every kind decode to Pillow's pixels, and parts to the same") {
+    for (const golden::Kind& kind : golden::kKinds) {
+        CAPTURE(kind.name);
+        const Bytes file = from_base64(kind.file);
+        const Image image = decoded(file);
+        REQUIRE((image.H == kind.H && image.W == kind.W));
+        CHECK(hash_bytes(std::string(image.pixels.begin(), image.pixels.end())) == kind.hash);
+        CHECK(decoded(file, "grey", 1).pixels == grey(image).pixels);
+        const Crop crop{kind.H / 2, kind.W / 2, kind.H - kind.H / 2, kind.W - kind.W / 2};
+        Decoder decoder;
+        Image part;
+        decoder.open(file, "part");
+        decoder.read(crop, part);
+        CHECK(part.pixels == part_of(image, crop).pixels);
+        // A file that ends early is never read, unless what is missing is no pixel.
+        for (size_t n = file.size() - 1; n > 2; n -= std::min<size_t>(n, 7)) {
+            const Bytes cut(file.begin(), file.begin() + long(n));
+            Image less;
+            if (error_of([&] { less = decoded(cut); }).empty()) CHECK(less.pixels == image.pixels);
+        }
+    }
+}
+
+static Bytes kind_of_file(const std::string& name) {
+    for (const golden::Kind& kind : golden::kKinds)
+        if (name == kind.name) return from_base64(kind.file);
+    fail("no golden file ", name);
+}
+// Sets the number of a tag in the directory at offset 8 of a little-endian TIFF.
+static Bytes with_tag(Bytes tiff, int tag, int value) {
+    for (size_t at = 10; at + 12 <= tiff.size(); at += 12)
+        if (tiff[at] + tiff[at + 1] * 256 == tag) {
+            tiff[at + 8] = uint8_t(value), tiff[at + 9] = uint8_t(value >> 8);
+            return tiff;
+        }
+    fail("no tag ", tag);
+}
+
+TEST_CASE("what a TIFF or BMP holds and is not read here is refused by its name or number") {
+    const Bytes tiff = kind_of_file("tiff of 8 bits, 1");
+    CHECK(refusal(tiff) == "");
+    for (int packing : {6, 34712, 34925, 50000, 50002, 61234})
+        CHECK(contains(refusal(with_tag(tiff, 259, packing)), std::to_string(packing)));
+    for (int bits : {3, 12, 32, 64})
+        CHECK(contains(refusal(with_tag(tiff, 258, bits)), cat(bits, " bits")));
+    CHECK(contains(refusal(with_tag(tiff, 262, 8)), "interpretation 8"));
+    CHECK(contains(refusal(with_tag(tiff, 277, 9)), "9 samples"));
+    Bytes bmp = kind_of_file("bmp of 32 bits, ff, 124");
+    put_big(bmp, 54, 0xFF030000, 4);  // red: ten bits
+    CHECK(contains(refusal(bmp), cat("mask ", 0x3FF)));
+    put_big(bmp, 30, 0x05000000, 4);  // compressed as PNG
+    CHECK(contains(refusal(bmp), "compression 5"));
+}
+
+TEST_CASE("16 bits whose values all are small are refused, as they would be nearly black") {
+    cv::Mat grey16(6, 8, CV_16UC1);
+    for (int top : {4095, 4096, 0}) {
+        for (int i = 0; i < 48; ++i) grey16.at<uint16_t>(i / 8, i % 8) = uint16_t(top * i / 47);
+        for (const char* extension : {".png", ".tiff"}) {
+            Bytes bytes;
+            REQUIRE(cv::imencode(extension, grey16, bytes));
+            CHECK(contains(refusal(bytes), "4095") == (top == 4095));
+            CHECK((refusal(bytes) == "") == (top != 4095));
+        }
+    }
+}
+
+TEST_CASE(
+    "a damaged strip of a TIFF is noticed: deflate by its checksum, LZW and PackBits by length") {
+    for (const char* how : {"tiff tiff_adobe_deflate", "tiff tiff_lzw", "tiff packbits"}) {
+        CAPTURE(how);
+        const Bytes tiff = kind_of_file(how);
+        // The strips, one after the other, are the longest part of the file.
+        int noticed = 0, unnoticed = 0;
+        for (size_t at = 8; at + 60 < tiff.size(); at += 40) {
+            Bytes broken = tiff;
+            for (size_t i = at; i < at + 40; ++i) broken[i] = 0x80;
+            ++(refusal(broken).empty() ? unnoticed : noticed);
+            if (!contains(how, "deflate")) continue;
+            Image read;
+            for (size_t i = at; i < at + 40; ++i) broken[i] = uint8_t(tiff[i] ^ (i == at + 20));
+            if (error_of([&] { read = decoded(broken); }).empty())
+                CHECK(read.pixels == decoded(tiff).pixels);
+        }
+        CHECK(noticed > unnoticed);
+    }
+}
+
+TEST_CASE("a blank page of a few bytes is read, and a false claim of one takes no memory") {
+    const int H = 4000, W = 5000;
+    Bytes page;  // G4: one bit for a row like the one above, and above the first all is white
+    const auto put = [&](uint32_t value, int count) {
+        for (int i = 0; i < count; ++i) page.push_back(uint8_t(value >> 8 * i));
+    };
+    const uint32_t entries[][2] = {{256, W}, {257, H}, {258, 1}, {259, 4},        {262, 0},
+                                   {273, 0}, {277, 1}, {278, H}, {279, H / 8 + 3}};
+    put(0x4949, 2), put(42, 2), put(8, 4), put(uint32_t(std::size(entries)), 2);
+    const uint32_t begin = 8 + 2 + 12 * uint32_t(std::size(entries)) + 4;
+    for (const auto& [tag, value] : entries)
+        put(tag, 2), put(4, 2), put(1, 4), put(tag == 273 ? begin : value, 4);
+    put(0, 4);
+    Bytes forged = page;
+    page.insert(page.end(), size_t(H / 8), 0xFF);
+    page.insert(page.end(), {0, 0x10, 0x01});  // the end: 000000000001 twice
+    const Image white = decoded(page, "page", 1);
+    CHECK((white.H == H && white.W == W && count_of(as_text(white.pixels), "\xFF") == H * W));
+    Bytes webp;
+    REQUIRE(cv::imencode(".webp", cv::Mat(H, W, CV_8UC3, cv::Scalar(3, 2, 1)), webp,
+                         {cv::IMWRITE_WEBP_QUALITY, 101}));
+    REQUIRE(webp.size() < 3000);
+    CHECK(decoded(webp).pixels[2] == 3);
+
+    const int64_t before = peak_bytes();
+    forged.insert(forged.end(), 40, 0);
+    CHECK(contains(refusal(forged), "truncated or damaged"));
+    CHECK(contains(refusal(with_tag(with_tag(forged, 256, 60000), 257, 60000)), "60000x60000"));
+    CHECK(peak_bytes() - before < 50'000'000);
+}
+
+TEST_CASE(
+    "a progressive JPEG whose last scans are missing is refused, as libjpeg would make them up") {
+    const Bytes whole = encoded(".jpg", 131, 97, {cv::IMWRITE_JPEG_PROGRESSIVE, 1});
+    const uint8_t scan[] = {0xFF, 0xDA};
+    auto at = std::search(whole.begin(), whole.end(), std::begin(scan), std::end(scan));
+    for (int scans = 1; scans < 4; ++scans) {
+        at = std::search(at + 1, whole.end(), std::begin(scan), std::end(scan));
+        Bytes jpeg(whole.begin(), at);
+        jpeg.insert(jpeg.end(), {0xFF, 0xD9});
+        CHECK(contains(refusal(jpeg), "truncated"));
+        Decoder decoder;
+        Image part;
+        decoder.open(jpeg, "part");
+        CHECK_FAILS(decoder.read({40, 30, 50, 40}, part), "part: truncated");
+    }
+}
+
+TEST_CASE("the libraries print nothing about damaged images") {
+    std::fflush(stderr);
+    const int kept = dup(2);
+    std::FILE* file = std::tmpfile();
+    dup2(fileno(file), 2);
+    for (const golden::Kind& kind : golden::kKinds)
+        for (size_t at = 9; at < 400; at += 5) {
+            Bytes bytes = from_base64(kind.file);
+            if (at < bytes.size()) bytes[at] ^= 0xA5, refusal(bytes);
+        }
+    Bytes webp = encoded(".webp");
+    for (size_t n = webp.size(); n > 8; n -= 4)
+        refusal(Bytes(webp.begin(), webp.begin() + long(n)));
+    for (size_t at = 12; at < webp.size(); at += 9) webp[at] ^= 0xA5, refusal(webp);
+    std::fflush(stderr);
+    dup2(kept, 2), close(kept);
+    CHECK(std::ftell(file) == 0);
+    std::fseek(file, 0, SEEK_END);
+    CHECK(std::ftell(file) == 0);
+    std::fclose(file);
 }
 
 TEST_CASE("every lossless format gives the same pixels, whatever the file is called") {
@@ -346,6 +504,13 @@ TEST_CASE("files that look like images and are read by other programs are named 
                                     {box + "ftypheic....", "HEIC"},
                                     {box + "ftypmif1....", "HEIF"},
                                     {"<!DOCTYPE html>", "web page"},
+                                    {"\xEF\xBB\xBF\r\n <html>", "web page"},
+                                    {"\xFF\x0A and more", "JPEG XL"},
+                                    {"\xFF\x4F\xFF\x51", "JPEG 2000"},
+                                    {box + "jP  \r\n", "JPEG 2000"},
+                                    {"%PDF-1.7", "PDF"},
+                                    {"\x1F\x8B\x08", "gzip"},
+                                    {"PK\3\4", "zip"},
                                     {"version https://git-lfs.github.com/spec/v1", "git lfs pull"}};
     for (const auto& [bytes, what] : cases)
         CHECK(contains(refusal(Bytes(bytes.begin(), bytes.end())), what));
@@ -382,7 +547,7 @@ TEST_CASE("a claimed size is checked before anything is allocated for it") {
     REQUIRE(at != jpeg.end());
     put_big(jpeg, size_t(at - jpeg.begin()) + 5, 65500, 2);
     put_big(jpeg, size_t(at - jpeg.begin()) + 7, 65500, 2);
-    CHECK(contains(refusal(jpeg), "claims 65500x65500 pixels, more than 89478485"));
+    CHECK(contains(refusal(jpeg), cat("claims 65500x65500 pixels, more than ", kMaxPixels)));
     put_big(jpeg, size_t(at - jpeg.begin()) + 5, 9000, 2);
     put_big(jpeg, size_t(at - jpeg.begin()) + 7, 9000, 2);
     CHECK(contains(refusal(jpeg), "claims 9000x9000 pixels, more than"));
@@ -393,9 +558,9 @@ TEST_CASE("a claimed size is checked before anything is allocated for it") {
         CHECK(contains(refusal(png), "claims"));
         Bytes bmp = encoded(".bmp");
         for (size_t i = 0; i < 4; ++i) bmp[18 + i] = bmp[22 + i] = uint8_t(side >> 8 * i);
-        CHECK(contains(refusal(bmp), "claims"));
+        CHECK(refusal(bmp) != "");
         const std::string ppm = cat("P6\n# a comment\n", side, " ", side, "\n255\nabc");
-        CHECK(contains(refusal(Bytes(ppm.begin(), ppm.end())), "claims"));
+        CHECK(refusal(Bytes(ppm.begin(), ppm.end())) != "");
     }
     Bytes tiff = encoded(".tiff");
     Decoder decoder;
@@ -409,13 +574,16 @@ TEST_CASE("an image of too many pixels is refused before memory is taken for it"
     cv::randu(noise, 0, 256);
     Bytes png;
     REQUIRE(cv::imencode(".png", noise, png));
-    REQUIRE(png.size() > 17'000);  // a stream that could hold 169 million pixels
-    claim(png, 13'000);
+    REQUIRE(png.size() > 29'000);  // a stream that could hold 289 million pixels
+    claim(png, 17'000);
     const int64_t before = peak_bytes();
-    CHECK(refusal(png) == "x/picture.jpg: claims 13000x13000 pixels, more than 89478485");
+    CHECK(refusal(png) == cat("x/picture.jpg: claims 17000x17000 pixels, more than ", kMaxPixels));
     CHECK(peak_bytes() - before < 50'000'000);
-    Decoder(3, 169'000'000).open(png, "at the limit");
-    CHECK_THROWS_AS(Decoder(3, 168'999'999).open(png, "above it"), Error);
+    Decoder(3, 289'000'000).open(png, "at the limit");
+    CHECK_THROWS_AS(Decoder(3, 288'999'999).open(png, "above it"), Error);
+    claim(png, 16'000);  // possible: memory is taken only as far as the rows go
+    CHECK(contains(refusal(png), "x/picture.jpg: "));
+    CHECK(peak_bytes() - before < 50'000'000);
 }
 
 TEST_CASE(
@@ -432,13 +600,18 @@ TEST_CASE(
 }
 
 TEST_CASE("hostile bytes never crash the decoder") {
-    const std::vector<Bytes> seeds = {
-        encoded(".jpg"), encoded(".jpg", 40, 50, {cv::IMWRITE_JPEG_PROGRESSIVE, 1}),
-        from_base64(golden::kCmykJpeg), encoded(".png", 20, 20), encoded(".webp", 20, 20)};
+    const std::vector<Bytes> seeds = {encoded(".jpg"),
+                                      encoded(".jpg", 40, 50, {cv::IMWRITE_JPEG_PROGRESSIVE, 1}),
+                                      from_base64(golden::kCmykJpeg),
+                                      encoded(".png", 20, 20),
+                                      encoded(".webp", 20, 20),
+                                      kind_of_file("tiff tiff_lzw"),
+                                      kind_of_file("bmp runs of 8"),
+                                      kind_of_file("tiff group4")};
     Decoder decoder;
     Image image;
     int refused = 0, read = 0;
-    for (uint64_t round = 0; round < 600; ++round) {
+    for (uint64_t round = 0; round < 1000; ++round) {
         Random random(9, 0, round, kTest);
         Bytes bytes = seeds[random.below(seeds.size())];
         const uint64_t kind = random.below(4);

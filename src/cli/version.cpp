@@ -22,14 +22,12 @@ std::string version_text() {
 #endif
     return cat("Convoy ", kVersion, "\n", "compiler   g++ ", __VERSION__, "\n", "machine    ",
                machine, "\n", "backends   ", built_backends(), "\n",
-               "images     JPEG, PNG, WebP, BMP, PNM, TIFF (in a static binary not of LZMA, "
-               "Zstandard, LERC or WebP)\n",
-               "libraries  OpenCV ", CV_VERSION, ", fmt ", FMT_VERSION / 10000, ".",
-               FMT_VERSION / 100 % 100, ".", FMT_VERSION % 100, ", CLI11 ", CLI11_VERSION,
-               ", nlohmann-json ", NLOHMANN_JSON_VERSION_MAJOR, ".", NLOHMANN_JSON_VERSION_MINOR,
-               ".", NLOHMANN_JSON_VERSION_PATCH, ",\n           libcurl ", LIBCURL_VERSION,
-               ", OpenSSL ", OPENSSL_VERSION_STR, ", libarchive ", ARCHIVE_VERSION_ONLY_STRING,
-               ", zlib ", ZLIB_VERSION, "\n");
+               "images     JPEG, PNG, WebP, BMP, PNM, TIFF\n", "libraries  OpenCV ", CV_VERSION,
+               ", fmt ", FMT_VERSION / 10000, ".", FMT_VERSION / 100 % 100, ".", FMT_VERSION % 100,
+               ", CLI11 ", CLI11_VERSION, ", nlohmann-json ", NLOHMANN_JSON_VERSION_MAJOR, ".",
+               NLOHMANN_JSON_VERSION_MINOR, ".", NLOHMANN_JSON_VERSION_PATCH,
+               ",\n           libcurl ", LIBCURL_VERSION, ", OpenSSL ", OPENSSL_VERSION_STR,
+               ", libarchive ", ARCHIVE_VERSION_ONLY_STRING, ", zlib ", ZLIB_VERSION, "\n");
 }
 
 }  // namespace convoy

@@ -293,8 +293,11 @@ std::vector<Bytes> seeds_of(const std::string& target) {
         return {text(offer_text(
             {job_settings({}, kTrain), {"input 8\nflatten\n", {"a", "b"}, true}, {}, 1, 2.5}))};
     if (target == "token") return {text(make_token())};
-    if (target == "image")
-        return {from_base64(golden::kColourJpeg), text("P5 2 2 255\nabcd"), text("BM")};
+    if (target == "image") {
+        std::vector<Bytes> seeds = {from_base64(golden::kColourJpeg), text("P5 2 2 255\nabcd")};
+        for (const golden::Kind& kind : golden::kKinds) seeds.push_back(from_base64(kind.file));
+        return seeds;
+    }
     fail("no seeds for ", target);
 }
 
