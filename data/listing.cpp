@@ -145,20 +145,25 @@ std::vector<ImageFile> files_of(const std::string& root, const Names& classes, L
 }
 
 // With options.part, a class stays although it has no image here: other ranks may have some.
-Listing list_folders(const std::string& folder, const DataOptions& options, Log& log) {
+Listing list_folders(const std::string& folder, bool is_training, const DataOptions& options,
+                     Log& log) {
     Names known;
     for (const std::string& name : folders_in(folder))
         if (options.part || has_images(within(folder, name), options.stop))
             known.push_back(name);
         else
             log.notice("left out: folder '", within(folder, name), "': it has no images");
+    if (known.empty() || (known.size() == 1 && is_training && !options.part))
+        refuse_folder(folder, known);
     LeftOut loose;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder))
         if (has_image_name(entry.path()) && !entry.is_directory())
             ++loose["images in no class folder"];
-    return {folder, known, [folder, loose, stop = options.stop, &log](const Names& classes) {
+    const bool is_sure = !is_training || !options.classes.empty();
+    return {folder, known, [=, stop = options.stop, &log](const Names& classes) {
                 LeftOut left_out = loose;
                 auto files = files_of(folder, classes, log, {stop, &left_out});
+                if (!is_sure) refuse_folders(folder, classes, files, log);
                 return file_source(folder, classes, std::move(files), left_out);
             }};
 }
@@ -191,7 +196,8 @@ void leave_out_unlabelled(ShardIndex& index) {
     const auto none = std::ranges::find(index.labels, Label{});
     const auto number = uint32_t(none - index.labels.begin());
     const char* why = index.format == ShardFormat::tar
-                          ? "no label: neither .cls, nor .json with one, nor a folder"
+                          ? "no label: neither .cls, nor label, cls, class or class_name in .json, "
+                            "nor a folder"
                           : "no label: neither image/class/label nor image/class/text";
     for (size_t i = 0; i < index.size(); ++i)
         if (index.label_of[i] == number && ++index.fault_count <= kMaxFaults)
@@ -222,9 +228,11 @@ Listing list_shards(const Place& place, const Names& base, const DataOptions& op
     if (options.tell_faults) tell_faults(*shards, log);
     if (labels.empty()) {
         const auto& faults = shards->front().index.faults;
+        const LeftOut& others = shards->front().index.left_out;
         fail("'", place.name, "': no sample with a label in ",
              counted(int64_t(shards->size()), "shard"),
-             faults.empty() ? "" : "; the first: " + faults.front().why);
+             faults.empty() ? "" : "; the first: " + faults.front().why,
+             others.empty() ? "" : "; unread: " + left_out_text(others));
     }
     return list_labels(place.name, split_path(place.shards[0]).first, labels, base, options, remote,
                        [shards](const Names& classes, const ClassOf& class_of) {
@@ -249,9 +257,12 @@ FileList read_list(const std::string& path, bool needs_labels) {
         if (line.empty()) continue;
         if (!needs_labels && line.find('\t') == std::string::npos) line += "\t?";
         const size_t tab = line.rfind('\t');
-        if (tab == std::string::npos || tab == 0 || tab + 1 == line.size() || !is_utf8(line))
-            fail("data '", path, "', line ", number,
-                 ": neither a shard nor a list of path, tab, label");
+        const std::string where = cat("data '", path, "', line ", number, ": ");
+        if (!is_utf8(line))
+            fail(where, "not UTF-8: convert the list, such as by iconv -f LATIN1 -t UTF-8");
+        if (tab == std::string::npos || tab == 0 || tab + 1 == line.size())
+            fail(where, "neither a shard nor a list of path, tab, label",
+                 line.find(',') > line.size() ? "" : "; in a CSV file, replace commas with tabs");
         const Label label = parse_label(line.substr(tab + 1));
         const auto [at, is_new] = seen.try_emplace(label, int32_t(list.labels.size()));
         if (is_new) list.labels.push_back(label);
@@ -259,6 +270,11 @@ FileList read_list(const std::string& path, bool needs_labels) {
         std::error_code missing;  // found when it is read
         const std::string file = line.starts_with('/') ? line : within(list.folder, line);
         const uintmax_t size = fs::file_size(file, missing);
+        if (missing && line.find('\\') < line.size())
+            fail(where, "there is no '", line, "': write paths with / instead of backslashes");
+        if (missing && number == 1 && !has_image_name(line))
+            fail(where, "there is no image '", line,
+                 "': remove the header line, or write the path in front of the label");
         list.files.push_back({line, at->second, missing ? 0 : uint64_t(size)});
     }
     if (list.files.empty()) fail("data '", path, "' is empty: it needs lines of path, tab, label");
@@ -283,7 +299,7 @@ Listing list_place(const Place& place, const Names& base, const DataOptions& opt
                    const Remote& remote, Log& log) {
     if (place.is_list) return list_lines(place.name, base, options, remote);
     if (!place.shards.empty()) return list_shards(place, base, options, remote, log);
-    return list_folders(place.name, options, log);
+    return list_folders(place.name, base.empty(), options, log);
 }
 
 }  // namespace convoy

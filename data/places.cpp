@@ -25,7 +25,7 @@ static const std::set<std::string> kSystemNames = {
     "__macosx", "lost+found", "$recycle.bin", "recycler",  "system volume information",
     "@eadir",   "@recycle",   "#recycle",     "thumbs.db", "desktop.ini"};
 
-static std::string lower_case(std::string text) {  // of ASCII
+std::string lower_case(std::string text) {  // of ASCII
     for (char& c : text) c = char(std::tolower(static_cast<unsigned char>(c)));
     return text;
 }
@@ -86,7 +86,10 @@ static Inode inode_of(const fs::path& path) {
 std::vector<ImageFile> images_below(const std::string& root, const std::string& folder,
                                     int32_t label, const Search& search) {
     std::vector<ImageFile> files;
-    std::set<Inode> listed;
+    std::set<Inode> listed;  // and the folders above, to which a link may lead
+    for (fs::path up = fs::absolute(within(root, folder) + "/.").lexically_normal().parent_path();
+         up.has_relative_path();)
+        listed.insert(inode_of(up = up.parent_path()));
     Names folders = {within(root, folder)};
     for (size_t next = 0; next < folders.size() && files.size() < search.most; ++next) {
         const std::string at = folders[next];
@@ -180,35 +183,6 @@ Names alternatives(const std::string& inside) {
     return names;
 }
 
-// The parts of a set, and their usual names: names of folders, or words in the names of shards.
-enum class Split { train, val, test, none };
-const std::pair<Split, Names> kSplitNames[] = {
-    {Split::train, {"train", "training"}},
-    {Split::val, {"val", "valid", "validation", "validate", "dev", "eval", "evaluation"}},
-    {Split::test, {"test", "testing", "t10k"}}};
-
-// The part of a set that a word names, in any case. "set" or a number may follow the word:
-// "Testing", "test_set", "train2017".
-Split split_of(std::string word) {
-    word = lower_case(std::move(word));
-    const auto trim = [&](const char* end) { word.erase(word.find_last_not_of(end) + 1); };
-    trim("0123456789_- ");
-    if (word.ends_with("set")) word.resize(word.size() - 3), trim("_- ");
-    for (const auto& [split, names] : kSplitNames)
-        if (std::ranges::count(names, word)) return split;
-    return Split::none;
-}
-
-// The part that one of the words of a name stands for; if several do, the first in the order of
-// Split. "imagenet-train2_01.tar" has the words imagenet, train2, 01 and tar.
-Split split_in(const std::string& name) {
-    Split found = Split::none;
-    std::string words = name;
-    for (char& c : words) c = std::isalnum(static_cast<unsigned char>(c)) ? c : ' ';
-    for (const std::string& word : split(words, ' ')) found = std::min(found, split_of(word));
-    return found;
-}
-
 // Sorted, without duplicates, and without NAME.gz if NAME is there.
 Names once(Names names) {
     std::ranges::sort(names);
@@ -227,7 +201,7 @@ Names shards_in(const std::string& folder) {
         const std::string file = entry.path().filename().native();
         const auto ends = [&](std::string_view end) { return file.ends_with(end); };
         if (file.starts_with('.') || is_system_name(file) || !entry.is_regular_file() ||
-            ends(".json") || ends(".txt") || ends(".part") || file == kIndexName ||
+            ends(".json") || ends(".txt") || ends(".part") || ends(".mdb") || file == kIndexName ||
             has_image_name(file))
             continue;
         const std::string path = within(folder, file);
@@ -246,9 +220,9 @@ bool holds_data(const std::string& folder) {
 Places divide(const std::string& folder, const Names& shards) {
     Names train, val, test;
     for (const std::string& path : shards) {
-        const Split split = split_in(split_path(path).second);
+        const Role role = role_in(split_path(path).second);
         // Other names train: "data_batch_1.bin" of CIFAR-10.
-        (split == Split::val ? val : split == Split::test ? test : train).push_back(path);
+        (role == Role::val ? val : role == Role::test ? test : train).push_back(path);
     }
     Places places{{folder, train}, {}, false, shards};
     if (train.empty())
@@ -267,45 +241,30 @@ Names only_shards(const std::string& folder) {
     return shards.empty() || std::ranges::any_of(folders, is_class) ? Names() : shards;
 }
 
-// Throws Error if most folders are parts of a set, which would otherwise become classes.
-void refuse_parts(const std::string& folder, const Names& names) {
-    Names parts;
-    for (const std::string& name : names)
-        if (split_in(name) != Split::none && !folders_in(within(folder, name)).empty())
-            parts.push_back(name);
-    std::ranges::sort(parts, {}, split_in);
-    if (parts.size() > 1 && parts.size() * 2 > names.size())
-        fail("'", folder, "': ", join_text(parts),
-             " are parts of a set by their names, not classes: choose two of them, such as --data ",
-             within(folder, parts[0]), " --val ", within(folder, parts[1]));
-}
-
 // A class may be called "train". The folder "train" is the training set if it is alone, if there is
 // a validation set, if there is a test set and nothing else, or if a test set has the same classes.
 Places places_in_folder(const std::string& folder) {
     if (const Names shards = only_shards(folder); !shards.empty()) return divide(folder, shards);
     const Names names = folders_in(folder);
-    std::map<Split, Names> parts;
+    std::map<Role, Names> parts;
     for (const std::string& name : names)
-        if (const Split split = split_of(name);
-            split == Split::train || (split != Split::none && holds_data(within(folder, name))))
-            parts[split].push_back(within(folder, name));
-    const Names &train = parts[Split::train], &val = parts[Split::val], &test = parts[Split::test];
+        if (const Role role = role_of(name);
+            role == Role::train || (role <= Role::test && holds_data(within(folder, name))))
+            parts[role].push_back(within(folder, name));
+    const Names &train = parts[Role::train], &val = parts[Role::val], &test = parts[Role::test];
     const auto place = [](const std::string& part) { return Place{part, only_shards(part)}; };
     if (train.size() == 1 && val.size() > 1)
         fail("'", folder, "': either ", val[0], " or ", val[1],
              " is the validation set: name it by --val");
     if (train.size() == 1 && val.size() == 1) return {place(train[0]), place(val[0])};
-    const bool is_alone =
-        train.size() == 1 && std::ranges::none_of(names, [&](const auto& name) {
-            return split_of(name) == Split::none && holds_data(within(folder, name));
-        });
+    const bool is_alone = train.size() == 1 && std::ranges::none_of(names, [&](const auto& name) {
+                              return role_of(name) > Role::test && holds_data(within(folder, name));
+                          });
     if (is_alone && test.empty()) return {place(train[0])};
     if (train.size() == 1 && test.size() == 1)
         if (const Names classes = folders_in(train[0]);
             is_alone || (!classes.empty() && classes == folders_in(test[0])))
             return {place(train[0]), place(test[0]), true};
-    refuse_parts(folder, names);
     return {{folder}};
 }
 
@@ -362,11 +321,45 @@ std::vector<std::string> expand_braces(const std::string& pattern) {
     return names;
 }
 
+void refuse_folder(const std::string& folder, const Names& classes) {
+    constexpr size_t kMostFolders = 200, kMostFiles = 200;
+    std::string hint, what;
+    LeftOut kinds;
+    Names folders = {folder};
+    for (size_t i = 0; i < std::min(folders.size(), kMostFolders) && hint.empty(); ++i) {
+        size_t with_images = 0, seen = 0;
+        for (const std::string& name : folders_in(folders[i])) {
+            folders.push_back(within(folders[i], name));
+            with_images += has_images(folders.back());
+        }
+        if (i > 0 && (with_images > 1 || !shards_in(folders[i]).empty()))
+            hint = cat("if it is the set, give --data ", folders[i]);
+        for (const fs::directory_entry& entry : fs::directory_iterator(folders[i])) {
+            if (++seen > kMostFiles || !entry.is_regular_file() || is_hidden(entry.path()))
+                continue;
+            if (i == 0) ++kinds[kind_of_file(entry.path())];
+            if (what.empty() && !(what = foreign_format(entry.path().native())).empty())
+                what = cat("'", printable(entry.path().native()), "' is ", what);
+        }
+    }
+    if (hint.empty()) hint = what;
+    if (hint.empty() && has_images(folder))
+        hint = "classes are folders with images, or list the images in a file of path, tab, label";
+    if (hint.empty()) hint = "name the folder above";
+    if (classes.size() == 1)
+        fail("only one class, '", classes[0], "', in '", folder,
+             "': a classifier needs two or more; ", hint);
+    fail("'", folder, "' has neither class folders with images nor shards",
+         kinds.empty() ? "" : ", but " + left_out_text(kinds), ": ", hint);
+}
+
 Places find_places(const std::string& name, const Remote& remote) {
     if (is_url(name) && name.ends_with('/')) return places_at_url(name, remote);
     if (!is_url(name) && fs::is_directory(name)) return places_in_folder(name);
     if (!is_url(name) && fs::is_regular_file(name)) {
         if (is_shard(name)) return {{name, {name}}};
+        if (const std::string what = foreign_format(name); !what.empty())
+            fail("data '", name, "' is ", what);
         return {{name, {}, /*is_list=*/true}};
     }
     if (!is_url(name) && (name == "-" || fs::exists(name)))

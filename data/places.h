@@ -12,6 +12,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,8 @@ SourcePtr file_source(const std::string& root, const Names& classes, std::vector
 bool has_image_name(const std::filesystem::path& path);  // by its extension
 // The kind of a file, as key of LeftOut: its extension in lower case.
 std::string kind_of_file(const std::filesystem::path& path);
+
+std::string lower_case(std::string text);  // of ASCII
 
 // root/name
 std::string within(const std::string& root, const std::string& name);
@@ -71,6 +74,23 @@ struct Places {
     // For predict: all shards, also those that are in neither set.
     std::vector<std::string> shards = {};
 };
+
+// What a word in a name of a folder or a shard says about the images in it.
+enum class Role { train, val, test, images, masks, copies, pieces, none };
+// The role of a word, in any case. "set" or a number may follow: "Testing", "test_set",
+// "train2017".
+Role role_of(std::string word);
+// The first role in the order of Role that a word of the name has: "imagenet-train2_01.tar".
+Role role_in(const std::string& name);
+
+// classes.cpp: throw Error for classes that are parts of a set, masks, or folders around a set; by
+// their names, and by the images in them, which are sorted by label and path. The log says what
+// stays doubtful. No file is read.
+void refuse_parts(const std::string& where, const Names& classes);
+void refuse_folders(const std::string& root, const Names& classes, std::span<const ImageFile> files,
+                    Log& log);
+// For a folder with no class or only one: says what is in it, and what to do.
+[[noreturn]] void refuse_folder(const std::string& folder, const Names& classes);
 
 // Throws Error if there is nothing of that name.
 Places find_places(const std::string& name, const Remote& remote);

@@ -53,11 +53,18 @@ struct MemberName {
     bool is_ignored = false;
 };
 
+// Whether the kind of a member or a field of .json looks like a label.
+bool is_like_label(const std::string& name) {
+    return std::ranges::any_of(
+        Names{"cls", "class", "label", "target", "categor", "species", "synset"},
+        [&](const std::string& word) { return lower_case(name).find(word) < name.size(); });
+}
+
 // The members of one key.
 struct Sample {
     std::string key, folder, fault = {};
     uint64_t begin = 0, offset = 0;  // of the first member, of the image
-    bool has_image = false;
+    bool has_image = false, has_unread_label = false;
     std::vector<uint8_t> image = {};
     Label label = {};
     LeftOut members = {};  // by kind
@@ -69,7 +76,12 @@ struct Sample {
     }
     void take_json(std::span<const uint8_t> bytes) {
         const auto content = nlohmann::json::parse(bytes.begin(), bytes.end(), nullptr, false);
-        if (!content.is_object()) return;
+        Names others;
+        has_unread_label |= !content.is_object();
+        for (const auto& [field, value] : content.items()) {
+            others.push_back(printable(field));
+            has_unread_label |= is_like_label(field);
+        }
         for (const char* field : {"label", "cls", "class", "class_name"}) {
             const auto at = content.find(field);
             if (at == content.end()) continue;
@@ -77,6 +89,7 @@ struct Sample {
             if (at->is_string() && label.name.empty())
                 take_label(at->get_ref<const std::string&>());
         }
+        if (label == Label{}) members.erase(".json"), ++members[".json with " + some_of(others, 4)];
     }
 };
 
@@ -200,7 +213,13 @@ class TarScan {
 
     void report(const Sample& one) {
         Label label = one.label;
-        if (!label.number && label.name.empty()) label.name = one.folder;
+        if (label == Label{} && one.has_image) {
+            bool has_unread = one.has_unread_label;
+            for (const auto& [kind, count] : one.members)
+                if (is_like_label(kind) || kind.starts_with(".json "))
+                    findings_.left_out(kind, count), has_unread |= is_like_label(kind);
+            if (!has_unread) label.name = one.folder;
+        }
         std::string fault = one.fault;
         if (fault.empty() && !one.has_image && one.label != Label{})
             fault = "a label without an image";
