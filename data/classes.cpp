@@ -5,7 +5,6 @@
 // part2. Nor is a folder that holds the other classes, nor are folders that hold the same folders.
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "data/places.h"
 #include "src/base/text.h"
@@ -13,80 +12,79 @@
 namespace convoy {
 namespace {
 
-// Sets of images are divided by names of folders, or by words in the names of shards.
 const std::pair<Role, Names> kRoles[] = {
-    {Role::train, {"train", "training"}},
-    {Role::val, {"val", "valid", "validation", "validate", "dev", "eval", "evaluation"}},
-    {Role::test, {"test", "testing", "t10k"}},
-    {Role::images, {"image", "images", "img", "imgs", "photo", "photos", "picture", "pictures"}},
-    {Role::masks,
-     {"mask", "masks", "annotation", "annotations", "seg", "segs", "trimap", "truth", "labels",
-      "segmentation", "segmentations", "ann", "gt", "trimaps"}},
-    {Role::copies,
-     {"original", "originals", "orig", "augmented", "aug", "augmentation", "resized", "cropped",
-      "processed", "preprocessed"}},
-    {Role::pieces, {"part", "fold", "split", "subset", "chunk", "batch"}},
-    // Words that tell nothing.
-    {Role::none, {"set", "data", "dataset", "ground", "class", "object", "jpeg", "jpg", "png"}}};
+    {Role::train, split("train training", ' ')},
+    {Role::val, split("val valid validation validate dev eval evaluation", ' ')},
+    {Role::test, split("test testing t10k", ' ')},
+    {Role::masks, split("mask masks annotation annotations annot seg segs segmentation "
+                        "segmentations trimap trimaps truth gt labels",
+                        ' ')},
+    {Role::images, split("image images img imgs photo photos picture pictures", ' ')},
+    {Role::copies, split("original originals orig augmented aug augmentation resized cropped "
+                         "processed preprocessed",
+                         ' ')},
+    {Role::pieces, split("part fold split subset chunk batch", ' ')},
+    {Role::filler, split("set data ground class object jpeg jpg png", ' ')}};
 
-constexpr const char* kYes = "; if they are classes, add --classes all";
+constexpr const char* kList = "list the images that you want in a file of path, tab, label";
 
-// The words of a name in lower case: "JPEGImages_2012" has jpeg, images and 2012.
+[[noreturn]] void refuse(const std::string& where, const Names& names, const std::string& why,
+                         const std::string& advice) {
+    fail("'", where, "': ", some_of(names), " ", why, ": ", advice,
+         "; if these are classes, add --classes all");
+}
+
+std::string without_digits(std::string name) {
+    std::erase_if(name, [](char c) { return c >= '0' && c <= '9'; });
+    return name;
+}
+
+// The words of a name: "JPEGImages_2012" has jpeg, images and 2012.
 Names words_of(const std::string& name) {
-    const auto is = [&](int (*kind)(int), size_t i) {
-        return i < name.size() && kind(static_cast<unsigned char>(name[i])) != 0;
-    };
     std::string words;
     for (size_t i = 0; i < name.size(); ++i) {
-        if (i > 0 && is(std::isupper, i) && (is(std::islower, i - 1) || is(std::islower, i + 1)))
+        const uint8_t c = uint8_t(name[i]);
+        if (i > 0 && std::isupper(c) &&
+            (std::islower(uint8_t(name[i - 1])) || std::islower(uint8_t(name[i + 1]))))
             words += ' ';
-        const bool is_letter = is(std::isalnum, i) || static_cast<unsigned char>(name[i]) >= 128;
-        words += is_letter ? name[i] : ' ';
+        words += std::isalnum(c) || c >= 128 ? char(c) : ' ';
     }
-    Names all = split(lower_case(words), ' ');
-    std::erase(all, "");
-    return all;
+    return split(lower_case(words), ' ');
 }
 
 struct NameParts {
+    explicit NameParts(const std::string& name) {
+        for (const std::string& word : words_of(name))
+            if (const Role role = role_of(word); role == Role::none)
+                rest += without_digits(word);
+            else if (role != Role::filler)
+                roles.insert(role);
+    }
     std::set<Role> roles;
     std::string rest;  // the other words, without digits
-    bool has(Role role) const { return roles.contains(role); }
 };
 
-NameParts parts_of(const std::string& name) {
-    NameParts parts;
-    for (std::string word : words_of(name)) {
-        if (const Role role = role_of(word); role != Role::none) {
-            parts.roles.insert(role);
-        } else if (!std::ranges::count(std::end(kRoles)[-1].second, word)) {
-            std::erase_if(word, [](char c) { return c >= '0' && c <= '9'; });
-            parts.rest += (parts.rest.empty() || word.empty() ? "" : " ") + word;
-        }
-    }
-    return parts;
-}
+bool is_mask(const std::string& name) { return NameParts(name).roles.contains(Role::masks); }
 
-bool all_have_roles(const auto& names) {
-    return std::ranges::none_of(names, [](const auto& one) { return parts_of(one).roles.empty(); });
-}
-
-// Whether most images of class m have the name of an image of class c, apart from a word such as
-// "_mask", and another type, or the class has this name. 64 of the images are compared.
+// Whether many images of class m have the name of an image of class c and a word such as "_mask";
+// of another class also with another type, or if the names of the classes differ by such a word.
 bool are_masks_of(std::span<const ImageFile> masks, const std::string& m,
                   std::span<const ImageFile> images, const std::string& c) {
+    const bool is_named_so =
+        !is_mask(c) && NameParts(c).rest == NameParts(m).rest && NameParts(c).roles.empty();
     size_t twins = 0, seen = 0;
     for (size_t i = 0; i < masks.size(); i += masks.size() / 64 + 1, ++seen) {
         const std::string& path = masks[i].path;
         std::string stem = c + path.substr(m.size(), path.rfind('.') - m.size());
-        const size_t tail = stem.find_last_of("_- ");
-        if (tail < stem.size() && role_of(stem.substr(tail + 1)) == Role::masks) stem.resize(tail);
-        const auto twin = std::ranges::lower_bound(images, stem + ".", {}, &ImageFile::path);
-        twins += twin != images.end() && twin->path.starts_with(stem + ".") &&
-                 (kind_of_file(twin->path) != kind_of_file(path) ||
-                  parts_of(c).rest == parts_of(m).rest);
+        const size_t tail = std::min(stem.find_last_of("_- "), stem.size() - 1);
+        const bool has_word = role_of(stem.substr(tail + 1)) == Role::masks;
+        if (has_word) stem.resize(tail);
+        const auto twin = std::ranges::lower_bound(images, stem += ".", {}, &ImageFile::path);
+        if (twin == images.end() || !twin->path.starts_with(stem)) continue;
+        const bool is_other = is_named_so || kind_of_file(twin->path) != kind_of_file(path);
+        twins += has_word || (c != m && is_other);
     }
-    return twins > 1 && 2 * twins > seen;
+    return twins > 1 && 3 * twins > seen;
 }
 
 }  // namespace
@@ -95,7 +93,7 @@ Role role_of(std::string word) {
     word = lower_case(std::move(word));
     const auto trim = [&](const char* end) { word.erase(word.find_last_not_of(end) + 1); };
     trim("0123456789_- ");
-    if (word.ends_with("set")) word.resize(word.size() - 3), trim("_- ");
+    if (word.ends_with("set") && word.size() > 3) word.resize(word.size() - 3), trim("_- ");
     for (const auto& [role, names] : kRoles)
         if (std::ranges::count(names, word)) return role;
     return Role::none;
@@ -107,109 +105,93 @@ Role role_in(const std::string& name) {
     return found;
 }
 
-void refuse_parts(const std::string& where, const Names& classes) {
+void refuse_parts(const std::string& where, const Names& classes, const FoldersIn& below) {
     std::map<std::string, Names> by_rest;
     for (const std::string& name : classes)
-        if (const NameParts parts = parts_of(name); !parts.roles.empty())
-            by_rest[parts.rest].push_back(name);
+        if (const NameParts parts(name); !parts.roles.empty())
+            by_rest[role_in(name) <= Role::test && below.contains(name) ? "" : parts.rest]
+                .push_back(name);
     Names paired;
-    bool is_sure = false;
-    for (const auto& [rest, names] : by_rest) {
-        if (names.size() < 2) continue;
-        paired.insert(paired.end(), names.begin(), names.end());
-        is_sure |= !rest.empty() && parts_of(names[0]).roles != parts_of(names.back()).roles;
-    }
-    if (paired.empty() || paired.size() * 2 + is_sure <= classes.size()) return;
-    std::ranges::sort(paired, {}, role_in);
-    const auto is_mask = [](const std::string& name) { return parts_of(name).has(Role::masks); };
-    if (std::ranges::any_of(paired, is_mask) && !std::ranges::all_of(paired, is_mask))
-        fail("'", where, "': ", some_of(paired),
-             " are images and their masks or annotations by their names, not classes: give --data ",
-             within(where, *std::ranges::find_if_not(paired, is_mask)), kYes);
-    fail("'", where, "': ", some_of(paired),
-         " are parts of a set by their names, not classes: choose two that hold class folders, "
-         "such as --data ",
-         within(where, paired[0]), " --val ", within(where, paired[1]),
-         ", or list the images in a file of path, tab, label", kYes);
+    for (const auto& [rest, names] : by_rest)
+        if (names.size() > 1) paired.insert(paired.end(), names.begin(), names.end());
+    if (paired.empty() || paired.size() * 2 < classes.size() + by_rest.contains("")) return;
+    std::ranges::stable_sort(paired, {}, role_in);
+    std::ranges::stable_partition(paired, [](const auto& name) { return !is_mask(name); });
+    const std::string first = within(where, paired[0]);
+    const bool has_masks = is_mask(paired.back()) && !is_mask(paired[0]);
+    refuse(where, paired,
+           has_masks ? "are images and their masks or annotations by their names, not classes"
+                     : "are parts of a set by their names, not classes",
+           !below.contains(paired[0]) ? kList
+           : has_masks
+               ? "give --data " + first
+               : cat("choose two, such as --data ", first, " --val ", within(where, paired[1])));
 }
 
 void refuse_folders(const std::string& root, const Names& classes, std::span<const ImageFile> files,
                     Log& log) {
-    const std::set<std::string> known(classes.begin(), classes.end());
-    std::map<std::string, Names> holders;                      // of each folder in a class folder
-    std::string last;                                          // folder of the last image
-    std::map<std::string, std::set<std::string>> below, deep;  // folders in a class, on each level
     std::map<std::string, std::span<const ImageFile>> images;
+    FoldersIn below;
     for (size_t i = 0, begin = 0; i < files.size(); ++i) {
-        const std::string& path = files[i].path;
-        if (i + 1 == files.size() || files[i + 1].label != files[i].label) {
-            images[classes[size_t(files[i].label)]] = files.subspan(begin, i + 1 - begin);
-            begin = i + 1;
-        }
-        const std::string folder = path.substr(0, path.rfind('/'));
-        if (std::exchange(last, folder) == folder) continue;
         const std::string& name = classes[size_t(files[i].label)];
-        const Names all = split(folder.substr(std::min(name.size() + 1, folder.size())), '/');
-        if (all.empty() || all[0].empty()) continue;
-        if (below[name].insert(all[0]).second) holders[all[0]].push_back(name);
-        deep[name].insert(all.begin(), all.end());
-    }
-
-    for (const auto& [name, folders] : deep) {
-        Names same;
-        for (const std::string& one : folders)
-            if (one != name && known.contains(one)) same.push_back(one);
-        if (same.empty() ||
-            (same.size() < folders.size() && (same.size() < 2 || 2 * same.size() < folders.size())))
+        if (i + 1 == files.size() || files[i + 1].label != files[i].label)
+            images[name] = files.subspan(std::exchange(begin, i + 1), i + 1 - begin);
+        const std::string folder = files[i].path.substr(0, files[i].path.rfind('/'));
+        if (folder == name || (i > 0 && files[i - 1].path.rfind('/') == folder.size() &&
+                               files[i - 1].path.starts_with(folder)))
             continue;
-        Names others = classes;
-        std::erase(others, name);
-        fail("'", root, "': the folder '", name, "' holds folders named like other classes (",
-             some_of(same), "), so it is no class: move it elsewhere",
-             others.size() > 20 ? "" : ", or leave it out by --classes " + join_text(others, ","),
-             kYes);
+        const Names all = split(folder, '/');
+        below[name].insert(all.begin() + 1, all.end());
     }
+    refuse_parts(root, classes, below);
 
-    Names common, tops;
+    std::map<std::string, size_t> holders;  // how many classes have such a folder
+    Names around, others, inside, common, tops;
+    for (const std::string& name : classes) {
+        Names same;  // but not 7 in 3: numbers of something else
+        const auto& all = below[name];
+        for (const std::string& folder : all)
+            if (++holders[folder] == 2) common.push_back(folder);
+        std::ranges::copy_if(all, std::back_inserter(same), [&](const std::string& folder) {
+            return images.contains(folder) && without_digits(folder) != without_digits(name);
+        });
+        const bool is_around =
+            !same.empty() &&
+            (same.size() == all.size() || (same.size() > 1 && 2 * same.size() >= all.size()));
+        (is_around ? around : others).push_back(name);
+        if (is_around) inside = same;
+    }
+    if (!around.empty())
+        refuse(root, around, cat("with folders named like other classes (", some_of(inside), ")"),
+               "move it elsewhere" + (others.size() > 20 ? ""
+                                                         : ", or leave it out by --classes " +
+                                                               join_text(others, ",")));
+
     std::set<std::string> kinds, top_kinds;
-    for (const auto& [folder, names] : holders)
-        if (names.size() > 1) common.push_back(folder), kinds.insert(parts_of(folder).rest);
-    for (const auto& [name, folders] : below)
-        if (std::ranges::count_if(folders,
-                                  [&](const auto& one) { return holders[one].size() > 1; }) *
-                2 >
-            std::max<ptrdiff_t>(ptrdiff_t(folders.size()), 2))
-            tops.push_back(name), top_kinds.insert(parts_of(name).rest);
+    for (const std::string& folder : common) kinds.insert(without_digits(folder));
+    for (const auto& [name, all] : below) {
+        const auto n = std::ranges::count_if(all, [&](auto& one) { return holders[one] > 1; });
+        if (n < 2 || 2 * size_t(n) <= all.size()) continue;
+        tops.push_back(name), top_kinds.insert(without_digits(name));
+    }
     if (tops.size() > 1 && tops.size() * 2 > classes.size()) {
-        const std::string what =
-            cat("'", root, "': ", some_of(tops), " hold the same folders (", some_of(common), ")");
-        if (all_have_roles(common))
-            fail(what,
-                 ", which are parts or masks by their names: list the images that you want "
-                 "in a file of path, tab, label",
-                 kYes);
-        if (all_have_roles(tops) || kinds.size() > tops.size() ||
-            (top_kinds.size() == 1 && !top_kinds.begin()->empty()))
-            fail(what,
-                 ", so they are parts or copies of a set, not classes: give one of them, "
-                 "such as --data ",
-                 within(root, tops[0]), kYes);
-        log.notice(what,
-                   "; if these are the classes, the folders around them are not classes: "
-                   "give one of them, such as --data ",
-                   within(root, tops[0]));
+        const std::string what = cat("hold the same folders (", some_of(common), ")"),
+                          advice = "give one of them, such as --data " + within(root, tops[0]);
+        if (std::ranges::any_of(common, [](auto& one) { return role_in(one) <= Role::masks; }))
+            refuse(root, tops, what + ", with parts of a set or masks, not classes", kList);
+        if (kinds.size() > tops.size() || (top_kinds.size() == 1 && *top_kinds.begin() != ""))
+            refuse(root, tops, what + ", as parts or copies of a set do, not classes", advice);
+        log.notice("'", root, "': the classes ", some_of(tops), " ", what,
+                   "; if these are the classes, ", advice);
     }
 
-    for (const auto& [name, masks] : images) {
-        const NameParts parts = parts_of(name);
-        for (const auto& [other, of] : images)
-            if (parts.has(Role::masks) && other != name && are_masks_of(masks, name, of, other))
-                fail("'", root, "': '", name, "' holds masks or annotations of the images in '",
-                     other, "', not a class: move it elsewhere", kYes);
-        if (parts.rest.empty() && role_in(name) <= Role::test)
-            log.notice("the folder '", within(root, name),
-                       "' is a class here, not a part of the set");
-    }
+    for (const auto& [name, some] : images)
+        for (const auto& [other, of] : is_mask(name) ? images : decltype(images){{name, some}})
+            if (are_masks_of(some, name, of, other))
+                refuse(root, {name}, "holds masks or annotations of the images in " + other, kList);
+    for (const std::string& name : classes)
+        if (role_of(name) <= Role::test)
+            log.notice("folder '", within(root, name), "' is a class, not a part of the set");
 }
 
 }  // namespace convoy

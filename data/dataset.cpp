@@ -121,7 +121,7 @@ DataSet open_generated(const DataOptions& options) {
 void tell_left_out(const std::string& where, const LeftOut& left_out, Log& log) {
     if (!left_out.empty())
         log.notice("left out of '", where,
-                   "', because these are neither images nor labels: ", left_out_text(left_out));
+                   "', neither images nor labels: ", left_out_text(left_out));
 }
 
 SourcePtr open_listing(const Listing& listing, const Names& classes, const DataOptions& options,
@@ -153,7 +153,6 @@ DataSet open_data(const DataOptions& options, Log& log) {
         fail("--label-offset is for numbers in shards and lists, but '", places.train.name,
              "' has class folders: leave it out");
     const Listing train = list_place(places.train, {}, options, remote, log);
-    if (options.classes.empty()) refuse_parts(train.where, train.known);
     Place& val = places.val;
     if (!options.val.empty()) {
         const Places other = find_places(options.val, remote);

@@ -177,6 +177,7 @@ Listing list_labels(const std::string& where, const std::string& folder,
                     std::function<SourcePtr(const Names& classes, const ClassOf&)> open) {
     const int64_t offset = options.label_offset;
     const Names names = name_classes(labels, class_names_in(folder, remote), base, offset, where);
+    if (base.empty() && options.classes.empty()) refuse_parts(where, names);
     return {where, names, [=](const Names& classes) {
                 std::map<std::string, int32_t> number_of;
                 for (const std::string& name : classes)
@@ -262,7 +263,11 @@ FileList read_list(const std::string& path, bool needs_labels) {
             fail(where, "not UTF-8: convert the list, such as by iconv -f LATIN1 -t UTF-8");
         if (tab == std::string::npos || tab == 0 || tab + 1 == line.size())
             fail(where, "neither a shard nor a list of path, tab, label",
-                 line.find(',') > line.size() ? "" : "; in a CSV file, replace commas with tabs");
+                 line.find_first_of(",;") < line.size()
+                     ? "; of a CSV file, take out the header, and write a tab for each comma"
+                 : has_image_name(line.substr(0, line.rfind(' ')))
+                     ? "; write a tab in front of the label"
+                     : "");
         const Label label = parse_label(line.substr(tab + 1));
         const auto [at, is_new] = seen.try_emplace(label, int32_t(list.labels.size()));
         if (is_new) list.labels.push_back(label);

@@ -87,8 +87,7 @@ std::vector<ImageFile> images_below(const std::string& root, const std::string& 
                                     int32_t label, const Search& search) {
     std::vector<ImageFile> files;
     std::set<Inode> listed;  // and the folders above, to which a link may lead
-    for (fs::path up = fs::absolute(within(root, folder) + "/.").lexically_normal().parent_path();
-         up.has_relative_path();)
+    for (fs::path up = fs::weakly_canonical(within(root, folder)); up.has_relative_path();)
         listed.insert(inode_of(up = up.parent_path()));
     Names folders = {within(root, folder)};
     for (size_t next = 0; next < folders.size() && files.size() < search.most; ++next) {
@@ -335,17 +334,22 @@ void refuse_folder(const std::string& folder, const Names& classes) {
         if (i > 0 && (with_images > 1 || !shards_in(folders[i]).empty()))
             hint = cat("if it is the set, give --data ", folders[i]);
         for (const fs::directory_entry& entry : fs::directory_iterator(folders[i])) {
-            if (++seen > kMostFiles || !entry.is_regular_file() || is_hidden(entry.path()))
-                continue;
-            if (i == 0) ++kinds[kind_of_file(entry.path())];
-            if (what.empty() && !(what = foreign_format(entry.path().native())).empty())
-                what = cat("'", printable(entry.path().native()), "' is ", what);
+            const std::string& file = entry.path().native();
+            if (++seen > kMostFiles) break;
+            if (!entry.is_regular_file() || is_hidden(file)) continue;
+            if (i == 0) ++kinds[kind_of_file(file)];
+            if (!what.empty() || (has_image_name(file) && file.find('\\') > file.size())) continue;
+            if (const std::string format = foreign_format(file); !format.empty())
+                what = cat("'", printable(file), "' is ", format);
         }
     }
     if (hint.empty()) hint = what;
-    if (hint.empty() && has_images(folder))
-        hint = "classes are folders with images, or list the images in a file of path, tab, label";
-    if (hint.empty()) hint = "name the folder above";
+    if (hint.empty())
+        hint = has_images(folder)
+                   ? "put each class into a folder of its name, or list the images in "
+                     "a file of path, tab, label"
+               : kinds.empty() ? "name the folder above"
+                               : "give class folders, shards, or a list of path, tab, label";
     if (classes.size() == 1)
         fail("only one class, '", classes[0], "', in '", folder,
              "': a classifier needs two or more; ", hint);

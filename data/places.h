@@ -12,6 +12,8 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -75,18 +77,17 @@ struct Places {
     std::vector<std::string> shards = {};
 };
 
-// What a word in a name of a folder or a shard says about the images in it.
-enum class Role { train, val, test, images, masks, copies, pieces, none };
-// The role of a word, in any case. "set" or a number may follow: "Testing", "test_set",
-// "train2017".
+// What a word in the name of a folder or shard says about the images. "set" or a number may follow:
+// "Testing", "test_set", "train2017" (classes.cpp).
+enum class Role { train, val, test, masks, images, copies, pieces, filler, none };
 Role role_of(std::string word);
-// The first role in the order of Role that a word of the name has: "imagenet-train2_01.tar".
+// The first role of a word in the name: "imagenet-train2_01.tar".
 Role role_in(const std::string& name);
 
-// classes.cpp: throw Error for classes that are parts of a set, masks, or folders around a set; by
-// their names, and by the images in them, which are sorted by label and path. The log says what
-// stays doubtful. No file is read.
-void refuse_parts(const std::string& where, const Names& classes);
+// Throw Error for classes that are parts of a set, masks, or folders around a set, by their names
+// and by the images in them, sorted by label and path. The log says what stays doubtful.
+using FoldersIn = std::map<std::string, std::set<std::string>>;  // the folders in a class
+void refuse_parts(const std::string& where, const Names& classes, const FoldersIn& below = {});
 void refuse_folders(const std::string& root, const Names& classes, std::span<const ImageFile> files,
                     Log& log);
 // For a folder with no class or only one: says what is in it, and what to do.
