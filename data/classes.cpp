@@ -106,15 +106,24 @@ Role role_in(const std::string& name) {
 }
 
 void refuse_parts(const std::string& where, const Names& classes, const FoldersIn& below) {
-    std::map<std::string, Names> by_rest;
+    std::map<std::pair<Role, std::string>, Names> groups;  // names of a kind with the same rest
     for (const std::string& name : classes)
-        if (const NameParts parts(name); !parts.roles.empty())
-            by_rest[role_in(name) <= Role::test && below.contains(name) ? "" : parts.rest]
+        if (const Role role = role_in(name); role < Role::filler) {
+            const bool is_part = role <= Role::test, is_alone = is_part && below.contains(name);
+            groups[{is_part               ? Role::train
+                    : role == Role::masks ? Role::images
+                                          : role,
+                    is_alone ? "" : NameParts(name).rest}]
                 .push_back(name);
+        }
     Names paired;
-    for (const auto& [rest, names] : by_rest)
-        if (names.size() > 1) paired.insert(paired.end(), names.begin(), names.end());
-    if (paired.empty() || paired.size() * 2 < classes.size() + by_rest.contains("")) return;
+    bool is_bare = false;
+    for (const auto& [key, names] : groups)
+        if (names.size() > 1) {
+            paired.insert(paired.end(), names.begin(), names.end());
+            is_bare |= key.second.empty();
+        }
+    if (paired.empty() || paired.size() * 2 < classes.size() + is_bare) return;
     std::ranges::stable_sort(paired, {}, role_in);
     std::ranges::stable_partition(paired, [](const auto& name) { return !is_mask(name); });
     const std::string first = within(where, paired[0]);
@@ -162,10 +171,12 @@ void refuse_folders(const std::string& root, const Names& classes, std::span<con
         if (is_around) inside = same;
     }
     if (!around.empty())
-        refuse(root, around, cat("with folders named like other classes (", some_of(inside), ")"),
-               "move it elsewhere" + (others.size() > 20 ? ""
-                                                         : ", or leave it out by --classes " +
-                                                               join_text(others, ",")));
+        refuse(
+            root, around,
+            cat("cannot be classes, with folders named like other classes (", some_of(inside), ")"),
+            "move it elsewhere" +
+                (others.size() > 20 ? ""
+                                    : ", or leave it out by --classes " + join_text(others, ",")));
 
     std::set<std::string> kinds, top_kinds;
     for (const std::string& folder : common) kinds.insert(without_digits(folder));

@@ -206,7 +206,9 @@ DataSet open_data(const DataOptions& options, Log& log) {
                  train.where, "' with --val-split F");
     }
     if (set.val && set.val->fingerprint() == set.train->fingerprint())
-        log.notice("validation and training have the same images: name another set by --val");
+        log.notice(
+            "validation has images of the same names and sizes as training: if they are the "
+            "same images, name another set by --val");
     set.description = cat(
         train.where, ": ", classes.size(), " classes, ", set.train->size(),
         " images for training, ",

@@ -87,8 +87,6 @@ SourcePtr shard_source(std::vector<Shard> shards, std::vector<std::string> class
 
 // Whether a file is a shard, by its first bytes. Throws Error if it cannot be read.
 bool is_shard(const std::string& name);
-// What a file that cannot be read here is, and what to do with it: "Parquet: ..."; or "".
-std::string foreign_format(const std::string& name);
 
 // Makes the index of one shard by reading it whole.
 ShardIndex scan_shard(const StoragePtr& storage, ShardFormat format,

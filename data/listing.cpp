@@ -149,7 +149,8 @@ Listing list_folders(const std::string& folder, bool is_training, const DataOpti
                      Log& log) {
     Names known;
     for (const std::string& name : folders_in(folder))
-        if (options.part || has_images(within(folder, name), options.stop))
+        if (options.part ||
+            !images_below(folder, name, -1, {.stop = options.stop, .most = 1}).empty())
             known.push_back(name);
         else
             log.notice("left out: folder '", within(folder, name), "': it has no images");

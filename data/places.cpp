@@ -87,7 +87,9 @@ std::vector<ImageFile> images_below(const std::string& root, const std::string& 
                                     int32_t label, const Search& search) {
     std::vector<ImageFile> files;
     std::set<Inode> listed;  // and the folders above, to which a link may lead
-    for (fs::path up = fs::weakly_canonical(within(root, folder)); up.has_relative_path();)
+    for (fs::path up = folder.empty() ? fs::weakly_canonical(root)
+                                      : fs::weakly_canonical(root) / folder;
+         up.has_relative_path();)
         listed.insert(inode_of(up = up.parent_path()));
     Names folders = {within(root, folder)};
     for (size_t next = 0; next < folders.size() && files.size() < search.most; ++next) {
@@ -120,8 +122,8 @@ std::vector<ImageFile> images_below(const std::string& root, const std::string& 
     return files;
 }
 
-bool has_images(const std::string& folder, const std::function<int()>& stop) {
-    return !images_below(folder, "", -1, {.stop = stop, .most = 1}).empty();
+static bool has_images(const std::string& folder) {
+    return !images_below(folder, "", -1, {.most = 1}).empty();
 }
 
 namespace {
@@ -210,6 +212,39 @@ Names shards_in(const std::string& folder) {
     return once(std::move(shards));
 }
 
+// Formats that are not read here: the first bytes ('.': any byte), what it is, and what to do.
+const std::pair<const char*, const char*> kOtherFormats[] = {
+    {"unpack it, and give the folder of its images",
+     "PK\3\4=a zip or npz archive|7z\xBC\xAF=a 7-Zip archive|Rar!=a RAR archive|\x1F\x8B=gzip|"
+     "BZh9=bzip2|\xFD\x37zXZ=xz|\x28\xB5\x2F\xFD=zstd"},
+    {"write its images to files in a folder per class, or to tar shards (WebDataset)",
+     "PAR1=Parquet|ARROW1=Arrow|\x89HDF=HDF5|\x93NUMPY=a NumPy array|SQLite format=SQLite|"
+     "MATLAB 5=MATLAB|\x0A\x23\xD7\xCE=RecordIO|................\xDE\xC0\xEF\xBE=LMDB|"
+     "....ftyp=a video|\x1A\x45\xDF\xA3=a video"},
+    {"take the binary version of the set, or write the images to files in a folder per class",
+     "\x80\2=a Python pickle|\x80\3=a Python pickle|\x80\4=a Python pickle|\x80\5=a Python pickle"},
+    {"convert it by iconv -f UTF-16 -t UTF-8", "\xFF\xFE=UTF-16|\xFE\xFF=UTF-16"}};
+
+// "'a.zip' is a zip archive: ..." for such a file that is no image, else "".
+std::string foreign_format(const std::string& path) {
+    if (split_path(path).second.find('\\') != std::string::npos)
+        return cat("'", printable(path),
+                   "' has backslashes in its name: unpack it again by a tool that makes folders");
+    const StoragePtr file = open_local(path);
+    std::vector<uint8_t> head(std::min<uint64_t>(32, has_image_name(path) ? 0 : file->size()));
+    file->read(0, head);
+    const auto is_byte = [](char mark, uint8_t byte) {
+        return mark == '.' || uint8_t(mark) == byte;
+    };
+    for (const auto& [advice, formats] : kOtherFormats)
+        for (const std::string& row : split(formats, '|')) {
+            const size_t n = row.find('=');
+            if (n <= head.size() && std::equal(row.data(), row.data() + n, head.data(), is_byte))
+                return cat("'", printable(path), "' is ", row.substr(n + 1), ": ", advice);
+        }
+    return "";
+}
+
 // Whether the folder holds images or shards.
 bool holds_data(const std::string& folder) {
     return has_images(folder) || !shards_in(folder).empty();
@@ -252,14 +287,11 @@ Places places_in_folder(const std::string& folder) {
             parts[role].push_back(within(folder, name));
     const Names &train = parts[Role::train], &val = parts[Role::val], &test = parts[Role::test];
     const auto place = [](const std::string& part) { return Place{part, only_shards(part)}; };
-    if (train.size() == 1 && val.size() > 1)
-        fail("'", folder, "': either ", val[0], " or ", val[1],
-             " is the validation set: name it by --val");
     if (train.size() == 1 && val.size() == 1) return {place(train[0]), place(val[0])};
     const bool is_alone = train.size() == 1 && std::ranges::none_of(names, [&](const auto& name) {
                               return role_of(name) > Role::test && holds_data(within(folder, name));
                           });
-    if (is_alone && test.empty()) return {place(train[0])};
+    if (is_alone && val.empty() && test.empty()) return {place(train[0])};
     if (train.size() == 1 && test.size() == 1)
         if (const Names classes = folders_in(train[0]);
             is_alone || (!classes.empty() && classes == folders_in(test[0])))
@@ -324,32 +356,27 @@ void refuse_folder(const std::string& folder, const Names& classes) {
     constexpr size_t kMostFolders = 200, kMostFiles = 200;
     std::string hint, what;
     LeftOut kinds;
-    Names folders = {folder};
-    for (size_t i = 0; i < std::min(folders.size(), kMostFolders) && hint.empty(); ++i) {
-        size_t with_images = 0, seen = 0;
-        for (const std::string& name : folders_in(folders[i])) {
-            folders.push_back(within(folders[i], name));
-            with_images += has_images(folders.back());
-        }
-        if (i > 0 && (with_images > 1 || !shards_in(folders[i]).empty()))
-            hint = cat("if it is the set, give --data ", folders[i]);
-        for (const fs::directory_entry& entry : fs::directory_iterator(folders[i])) {
-            const std::string& file = entry.path().native();
+    Names all = {folder};
+    for (size_t i = 0; i < std::min(all.size(), kMostFolders) && hint.empty(); ++i) {
+        const Names folders = folders_in(all[i]);
+        for (const std::string& name : folders) all.push_back(within(all[i], name));
+        const auto n = std::count_if(all.end() - ptrdiff_t(folders.size()), all.end(), has_images);
+        if (i > 0 && (n > 1 || !shards_in(all[i]).empty()))
+            hint = "if it is the set, give --data " + all[i];
+        size_t seen = 0;
+        for (const fs::directory_entry& entry : fs::directory_iterator(all[i])) {
             if (++seen > kMostFiles) break;
-            if (!entry.is_regular_file() || is_hidden(file)) continue;
-            if (i == 0) ++kinds[kind_of_file(file)];
-            if (!what.empty() || (has_image_name(file) && file.find('\\') > file.size())) continue;
-            if (const std::string format = foreign_format(file); !format.empty())
-                what = cat("'", printable(file), "' is ", format);
+            if (!entry.is_regular_file() || is_hidden(entry.path())) continue;
+            if (i == 0) ++kinds[kind_of_file(entry.path())];
+            if (what.empty()) what = foreign_format(entry.path().native());
         }
     }
     if (hint.empty()) hint = what;
     if (hint.empty())
-        hint = has_images(folder)
-                   ? "put each class into a folder of its name, or list the images in "
-                     "a file of path, tab, label"
-               : kinds.empty() ? "name the folder above"
-                               : "give class folders, shards, or a list of path, tab, label";
+        hint =
+            has_images(folder) || !kinds.empty()
+                ? "give folders that are classes, or list the images in a file of path, tab, label"
+                : "name the folder above";
     if (classes.size() == 1)
         fail("only one class, '", classes[0], "', in '", folder,
              "': a classifier needs two or more; ", hint);
@@ -362,8 +389,8 @@ Places find_places(const std::string& name, const Remote& remote) {
     if (!is_url(name) && fs::is_directory(name)) return places_in_folder(name);
     if (!is_url(name) && fs::is_regular_file(name)) {
         if (is_shard(name)) return {{name, {name}}};
-        if (const std::string what = foreign_format(name); !what.empty())
-            fail("data '", name, "' is ", what);
+        if (const std::string what = foreign_format(name); !what.empty()) fail("data ", what);
+        if (has_image_name(name)) fail("data '", name, "' is an image: name a folder of folders");
         return {{name, {}, /*is_list=*/true}};
     }
     if (!is_url(name) && (name == "-" || fs::exists(name)))

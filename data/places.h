@@ -60,8 +60,6 @@ struct Search {
 // case. Hidden files and folders are left out. Links are followed, but each folder is listed once.
 std::vector<ImageFile> images_below(const std::string& root, const std::string& folder,
                                     int32_t label, const Search& search = {});
-// Whether the folder has any image.
-bool has_images(const std::string& folder, const std::function<int()>& stop = {});
 
 struct Place {
     std::string name;                      // for people

@@ -64,7 +64,7 @@ bool is_like_label(const std::string& name) {
 struct Sample {
     std::string key, folder, fault = {};
     uint64_t begin = 0, offset = 0;  // of the first member, of the image
-    bool has_image = false, has_unread_label = false;
+    bool has_image = false;
     std::vector<uint8_t> image = {};
     Label label = {};
     LeftOut members = {};  // by kind
@@ -76,12 +76,6 @@ struct Sample {
     }
     void take_json(std::span<const uint8_t> bytes) {
         const auto content = nlohmann::json::parse(bytes.begin(), bytes.end(), nullptr, false);
-        Names others;
-        has_unread_label |= !content.is_object();
-        for (const auto& [field, value] : content.items()) {
-            others.push_back(printable(field));
-            has_unread_label |= is_like_label(field);
-        }
         for (const char* field : {"label", "cls", "class", "class_name"}) {
             const auto at = content.find(field);
             if (at == content.end()) continue;
@@ -89,7 +83,12 @@ struct Sample {
             if (at->is_string() && label.name.empty())
                 take_label(at->get_ref<const std::string&>());
         }
-        if (label == Label{}) members.erase(".json"), ++members[".json with " + some_of(others, 4)];
+        if (label != Label{}) return;
+        Names fields;
+        if (!content.is_object()) fields.push_back("no class");
+        for (const auto& [field, value] : content.items())
+            fields.insert(is_like_label(field) ? fields.begin() : fields.end(), printable(field));
+        members.erase(".json"), ++members[".json with " + some_of(fields, 4)];
     }
 };
 
@@ -214,7 +213,7 @@ class TarScan {
     void report(const Sample& one) {
         Label label = one.label;
         if (label == Label{} && one.has_image) {
-            bool has_unread = one.has_unread_label;
+            bool has_unread = false;
             for (const auto& [kind, count] : one.members)
                 if (is_like_label(kind) || kind.starts_with(".json "))
                     findings_.left_out(kind, count), has_unread |= is_like_label(kind);
