@@ -196,10 +196,13 @@ void refuse_folders(const std::string& root, const Names& classes, std::span<con
                    "; if these are the classes, ", advice);
     }
 
-    for (const auto& [name, some] : images)
-        for (const auto& [other, of] : is_mask(name) ? images : decltype(images){{name, some}})
-            if (are_masks_of(some, name, of, other))
-                refuse(root, {name}, "holds masks or annotations of the images in " + other, kList);
+    for (const auto& [name, some] : images) {
+        Names of;  // if files of all classes have the same names, these tell nothing
+        for (const auto& [other, all] : is_mask(name) ? images : decltype(images){{name, some}})
+            if (are_masks_of(some, name, all, other)) of.push_back(other);
+        if (!of.empty() && 2 * of.size() <= images.size())
+            refuse(root, {name}, "holds masks or annotations of images in " + some_of(of), kList);
+    }
     for (const std::string& name : classes)
         if (role_of(name) <= Role::test)
             log.notice("folder '", within(root, name), "' is a class, not a part of the set");

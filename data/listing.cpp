@@ -254,21 +254,23 @@ FileList read_list(const std::string& path, bool needs_labels) {
     FileList list{split_path(path).first};
     std::map<Label, int32_t> seen;
     int64_t number = 0;
+    const auto bad_line = [&](const auto&... why) {
+        fail("data '", path, "', line ", number, ": ", why...);
+    };
     for (std::string& line : read_lines(path, 1ull << 32)) {
         ++number;
         if (line.empty()) continue;
         if (!needs_labels && line.find('\t') == std::string::npos) line += "\t?";
         const size_t tab = line.rfind('\t');
-        const std::string where = cat("data '", path, "', line ", number, ": ");
         if (!is_utf8(line))
-            fail(where, "not UTF-8: convert the list, such as by iconv -f LATIN1 -t UTF-8");
+            bad_line("not UTF-8: convert the list, such as by iconv -f LATIN1 -t UTF-8");
         if (tab == std::string::npos || tab == 0 || tab + 1 == line.size())
-            fail(where, "neither a shard nor a list of path, tab, label",
-                 line.find_first_of(",;") < line.size()
-                     ? "; of a CSV file, take out the header, and write a tab for each comma"
-                 : has_image_name(line.substr(0, line.rfind(' ')))
-                     ? "; write a tab in front of the label"
-                     : "");
+            bad_line("neither a shard nor a list of path, tab, label",
+                     line.find_first_of(",;") < line.size()
+                         ? "; of a CSV file, take out the header, and write a tab for each comma"
+                     : has_image_name(line.substr(0, line.rfind(' ')))
+                         ? "; write a tab in front of the label"
+                         : "");
         const Label label = parse_label(line.substr(tab + 1));
         const auto [at, is_new] = seen.try_emplace(label, int32_t(list.labels.size()));
         if (is_new) list.labels.push_back(label);
@@ -277,10 +279,10 @@ FileList read_list(const std::string& path, bool needs_labels) {
         const std::string file = line.starts_with('/') ? line : within(list.folder, line);
         const uintmax_t size = fs::file_size(file, missing);
         if (missing && line.find('\\') < line.size())
-            fail(where, "there is no '", line, "': write paths with / instead of backslashes");
+            bad_line("there is no '", line, "': write paths with / instead of backslashes");
         if (missing && number == 1 && !has_image_name(line))
-            fail(where, "there is no image '", line,
-                 "': remove the header line, or write the path in front of the label");
+            bad_line("there is no image '", line,
+                     "': remove the header line, or write the path in front of the label");
         list.files.push_back({line, at->second, missing ? 0 : uint64_t(size)});
     }
     if (list.files.empty()) fail("data '", path, "' is empty: it needs lines of path, tab, label");
