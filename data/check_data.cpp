@@ -98,7 +98,7 @@ void print(const std::string& name, const json& part, const std::vector<std::str
     if (const uint64_t all = part["left_out_of_shards"]; all > part["left_out"].size())
         fmt::print(out, "left out: {} records in all\n", all);
     if (const LeftOut left_out = part["left_out_by_kind"]; !left_out.empty())
-        fmt::print(out, "left out because of their names: {}\n", left_out_text(left_out));
+        fmt::print(out, "left out, neither images nor labels: {}\n", left_out_text(left_out));
     fmt::print(out, "{}: {} images, {} bad\n", name, part["images"].get<int64_t>(),
                part["bad"].size());
     size_t width = 5;

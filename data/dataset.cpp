@@ -20,6 +20,8 @@ namespace convoy {
 namespace fs = std::filesystem;
 namespace {
 
+const Names kAllClasses = {"all"};  // --classes all: the folders are classes, whatever their names
+
 std::string listed(const Names& names) { return some_of(names, 20); }
 
 // The first of `names` that `known` lacks, or null.
@@ -36,13 +38,14 @@ Remote remote_of(const DataOptions& options, Log& log) {
 
 // The classes to use: all that are `there`, or only the `wanted` ones, in the order of `wanted`.
 Names choose_classes(const Names& there, const Names& wanted, const std::string& where, bool part) {
-    if (const std::string* other = first_not_in(wanted, there); other && !part)
+    if (const std::string* other = first_not_in(wanted, there);
+        other && !part && wanted != kAllClasses)
         fail("no class '", *other, "' in ", where, "; there are: ", listed(there));
     Names sorted = wanted;
     std::ranges::sort(sorted);
     if (const auto twice = std::ranges::adjacent_find(sorted); twice != sorted.end())
         fail("class '", *twice, "' is named twice");
-    const Names& classes = wanted.empty() ? there : wanted;
+    const Names& classes = wanted.empty() || wanted == kAllClasses ? there : wanted;
     if (classes.size() == 1 && !part)
         fail("only one class, '", classes[0], "', in ", where, ": a classifier needs two or more");
     return classes;
@@ -118,7 +121,7 @@ DataSet open_generated(const DataOptions& options) {
 void tell_left_out(const std::string& where, const LeftOut& left_out, Log& log) {
     if (!left_out.empty())
         log.notice("left out of '", where,
-                   "', because their names are not those of images: ", left_out_text(left_out));
+                   "', neither images nor labels: ", left_out_text(left_out));
 }
 
 SourcePtr open_listing(const Listing& listing, const Names& classes, const DataOptions& options,
@@ -133,7 +136,8 @@ SourcePtr open_validation(const Listing& listing, const Names& known, const Name
                           const DataOptions& options, Log& log) {
     if (const std::string* other = first_not_in(listing.known, known))
         fail("validation set '", listing.where, "' has a class '", *other,
-             "' that training does not know; there are: ", listed(known));
+             "' that training does not know; there are: ", listed(known),
+             "; if that is no class, list the images in a file of path, tab, label");
     SourcePtr source = open_listing(listing, classes, options, log);
     if (source->size() == 0) fail("set '", listing.where, "' has no images: name another one");
     return source;
@@ -149,9 +153,6 @@ DataSet open_data(const DataOptions& options, Log& log) {
         fail("--label-offset is for numbers in shards and lists, but '", places.train.name,
              "' has class folders: leave it out");
     const Listing train = list_place(places.train, {}, options, remote, log);
-    if (train.known.empty())
-        fail("'", train.where,
-             "' has neither class folders with images nor shards: name the folder above");
     Place& val = places.val;
     if (!options.val.empty()) {
         const Places other = find_places(options.val, remote);
@@ -204,6 +205,10 @@ DataSet open_data(const DataOptions& options, Log& log) {
         log.info("no validation set: name one with --val DIR, or hold back a part of '",
                  train.where, "' with --val-split F");
     }
+    if (set.val && set.val->fingerprint() == set.train->fingerprint())
+        log.notice(
+            "validation has images of the same names and sizes as training: if they are the "
+            "same images, name another set by --val");
     set.description = cat(
         train.where, ": ", classes.size(), " classes, ", set.train->size(),
         " images for training, ",

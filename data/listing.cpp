@@ -145,20 +145,26 @@ std::vector<ImageFile> files_of(const std::string& root, const Names& classes, L
 }
 
 // With options.part, a class stays although it has no image here: other ranks may have some.
-Listing list_folders(const std::string& folder, const DataOptions& options, Log& log) {
+Listing list_folders(const std::string& folder, bool is_training, const DataOptions& options,
+                     Log& log) {
     Names known;
     for (const std::string& name : folders_in(folder))
-        if (options.part || has_images(within(folder, name), options.stop))
+        if (options.part ||
+            !images_below(folder, name, -1, {.stop = options.stop, .most = 1}).empty())
             known.push_back(name);
         else
             log.notice("left out: folder '", within(folder, name), "': it has no images");
+    if (known.empty() || (known.size() == 1 && is_training && !options.part))
+        refuse_folder(folder, known);
     LeftOut loose;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder))
         if (has_image_name(entry.path()) && !entry.is_directory())
             ++loose["images in no class folder"];
-    return {folder, known, [folder, loose, stop = options.stop, &log](const Names& classes) {
+    const bool is_sure = !is_training || !options.classes.empty();
+    return {folder, known, [=, stop = options.stop, &log](const Names& classes) {
                 LeftOut left_out = loose;
                 auto files = files_of(folder, classes, log, {stop, &left_out});
+                if (!is_sure) refuse_folders(folder, classes, files, log);
                 return file_source(folder, classes, std::move(files), left_out);
             }};
 }
@@ -172,6 +178,7 @@ Listing list_labels(const std::string& where, const std::string& folder,
                     std::function<SourcePtr(const Names& classes, const ClassOf&)> open) {
     const int64_t offset = options.label_offset;
     const Names names = name_classes(labels, class_names_in(folder, remote), base, offset, where);
+    if (base.empty() && options.classes.empty()) refuse_parts(where, names);
     return {where, names, [=](const Names& classes) {
                 std::map<std::string, int32_t> number_of;
                 for (const std::string& name : classes)
@@ -191,7 +198,8 @@ void leave_out_unlabelled(ShardIndex& index) {
     const auto none = std::ranges::find(index.labels, Label{});
     const auto number = uint32_t(none - index.labels.begin());
     const char* why = index.format == ShardFormat::tar
-                          ? "no label: neither .cls, nor .json with one, nor a folder"
+                          ? "no label: neither .cls, nor label, cls, class or class_name in .json, "
+                            "nor a folder"
                           : "no label: neither image/class/label nor image/class/text";
     for (size_t i = 0; i < index.size(); ++i)
         if (index.label_of[i] == number && ++index.fault_count <= kMaxFaults)
@@ -222,9 +230,11 @@ Listing list_shards(const Place& place, const Names& base, const DataOptions& op
     if (options.tell_faults) tell_faults(*shards, log);
     if (labels.empty()) {
         const auto& faults = shards->front().index.faults;
+        const LeftOut& others = shards->front().index.left_out;
         fail("'", place.name, "': no sample with a label in ",
              counted(int64_t(shards->size()), "shard"),
-             faults.empty() ? "" : "; the first: " + faults.front().why);
+             faults.empty() ? "" : "; the first: " + faults.front().why,
+             others.empty() ? "" : "; unread: " + left_out_text(others));
     }
     return list_labels(place.name, split_path(place.shards[0]).first, labels, base, options, remote,
                        [shards](const Names& classes, const ClassOf& class_of) {
@@ -244,14 +254,23 @@ FileList read_list(const std::string& path, bool needs_labels) {
     FileList list{split_path(path).first};
     std::map<Label, int32_t> seen;
     int64_t number = 0;
+    const auto bad_line = [&](const auto&... why) {
+        fail("data '", path, "', line ", number, ": ", why...);
+    };
     for (std::string& line : read_lines(path, 1ull << 32)) {
         ++number;
         if (line.empty()) continue;
         if (!needs_labels && line.find('\t') == std::string::npos) line += "\t?";
         const size_t tab = line.rfind('\t');
-        if (tab == std::string::npos || tab == 0 || tab + 1 == line.size() || !is_utf8(line))
-            fail("data '", path, "', line ", number,
-                 ": neither a shard nor a list of path, tab, label");
+        if (!is_utf8(line))
+            bad_line("not UTF-8: convert the list, such as by iconv -f LATIN1 -t UTF-8");
+        if (tab == std::string::npos || tab == 0 || tab + 1 == line.size())
+            bad_line("neither a shard nor a list of path, tab, label",
+                     line.find_first_of(",;") < line.size()
+                         ? "; of a CSV file, take out the header, and write a tab for each comma"
+                     : has_image_name(line.substr(0, line.rfind(' ')))
+                         ? "; write a tab in front of the label"
+                         : "");
         const Label label = parse_label(line.substr(tab + 1));
         const auto [at, is_new] = seen.try_emplace(label, int32_t(list.labels.size()));
         if (is_new) list.labels.push_back(label);
@@ -259,6 +278,11 @@ FileList read_list(const std::string& path, bool needs_labels) {
         std::error_code missing;  // found when it is read
         const std::string file = line.starts_with('/') ? line : within(list.folder, line);
         const uintmax_t size = fs::file_size(file, missing);
+        if (missing && line.find('\\') < line.size())
+            bad_line("there is no '", line, "': write paths with / instead of backslashes");
+        if (missing && number == 1 && !has_image_name(line))
+            bad_line("there is no image '", line,
+                     "': remove the header line, or write the path in front of the label");
         list.files.push_back({line, at->second, missing ? 0 : uint64_t(size)});
     }
     if (list.files.empty()) fail("data '", path, "' is empty: it needs lines of path, tab, label");
@@ -283,7 +307,7 @@ Listing list_place(const Place& place, const Names& base, const DataOptions& opt
                    const Remote& remote, Log& log) {
     if (place.is_list) return list_lines(place.name, base, options, remote);
     if (!place.shards.empty()) return list_shards(place, base, options, remote, log);
-    return list_folders(place.name, options, log);
+    return list_folders(place.name, base.empty(), options, log);
 }
 
 }  // namespace convoy

@@ -25,7 +25,7 @@ static const std::set<std::string> kSystemNames = {
     "__macosx", "lost+found", "$recycle.bin", "recycler",  "system volume information",
     "@eadir",   "@recycle",   "#recycle",     "thumbs.db", "desktop.ini"};
 
-static std::string lower_case(std::string text) {  // of ASCII
+std::string lower_case(std::string text) {  // of ASCII
     for (char& c : text) c = char(std::tolower(static_cast<unsigned char>(c)));
     return text;
 }
@@ -86,7 +86,11 @@ static Inode inode_of(const fs::path& path) {
 std::vector<ImageFile> images_below(const std::string& root, const std::string& folder,
                                     int32_t label, const Search& search) {
     std::vector<ImageFile> files;
-    std::set<Inode> listed;
+    std::set<Inode> listed;  // and the folders above, to which a link may lead
+    for (fs::path up = folder.empty() ? fs::weakly_canonical(root)
+                                      : fs::weakly_canonical(root) / folder;
+         up.has_relative_path();)
+        listed.insert(inode_of(up = up.parent_path()));
     Names folders = {within(root, folder)};
     for (size_t next = 0; next < folders.size() && files.size() < search.most; ++next) {
         const std::string at = folders[next];
@@ -118,8 +122,8 @@ std::vector<ImageFile> images_below(const std::string& root, const std::string& 
     return files;
 }
 
-bool has_images(const std::string& folder, const std::function<int()>& stop) {
-    return !images_below(folder, "", -1, {.stop = stop, .most = 1}).empty();
+static bool has_images(const std::string& folder) {
+    return !images_below(folder, "", -1, {.most = 1}).empty();
 }
 
 namespace {
@@ -180,35 +184,6 @@ Names alternatives(const std::string& inside) {
     return names;
 }
 
-// The parts of a set, and their usual names: names of folders, or words in the names of shards.
-enum class Split { train, val, test, none };
-const std::pair<Split, Names> kSplitNames[] = {
-    {Split::train, {"train", "training"}},
-    {Split::val, {"val", "valid", "validation", "validate", "dev", "eval", "evaluation"}},
-    {Split::test, {"test", "testing", "t10k"}}};
-
-// The part of a set that a word names, in any case. "set" or a number may follow the word:
-// "Testing", "test_set", "train2017".
-Split split_of(std::string word) {
-    word = lower_case(std::move(word));
-    const auto trim = [&](const char* end) { word.erase(word.find_last_not_of(end) + 1); };
-    trim("0123456789_- ");
-    if (word.ends_with("set")) word.resize(word.size() - 3), trim("_- ");
-    for (const auto& [split, names] : kSplitNames)
-        if (std::ranges::count(names, word)) return split;
-    return Split::none;
-}
-
-// The part that one of the words of a name stands for; if several do, the first in the order of
-// Split. "imagenet-train2_01.tar" has the words imagenet, train2, 01 and tar.
-Split split_in(const std::string& name) {
-    Split found = Split::none;
-    std::string words = name;
-    for (char& c : words) c = std::isalnum(static_cast<unsigned char>(c)) ? c : ' ';
-    for (const std::string& word : split(words, ' ')) found = std::min(found, split_of(word));
-    return found;
-}
-
 // Sorted, without duplicates, and without NAME.gz if NAME is there.
 Names once(Names names) {
     std::ranges::sort(names);
@@ -227,7 +202,7 @@ Names shards_in(const std::string& folder) {
         const std::string file = entry.path().filename().native();
         const auto ends = [&](std::string_view end) { return file.ends_with(end); };
         if (file.starts_with('.') || is_system_name(file) || !entry.is_regular_file() ||
-            ends(".json") || ends(".txt") || ends(".part") || file == kIndexName ||
+            ends(".json") || ends(".txt") || ends(".part") || ends(".mdb") || file == kIndexName ||
             has_image_name(file))
             continue;
         const std::string path = within(folder, file);
@@ -235,6 +210,39 @@ Names shards_in(const std::string& folder) {
             shards.push_back(path);
     }
     return once(std::move(shards));
+}
+
+// Formats that are not read here: the first bytes ('.': any byte), what it is, and what to do.
+const std::pair<const char*, const char*> kOtherFormats[] = {
+    {"unpack it, and give the folder of its images",
+     "PK\3\4=a zip or npz archive|7z\xBC\xAF=a 7-Zip archive|Rar!=a RAR archive|\x1F\x8B=gzip|"
+     "BZh9=bzip2|\xFD\x37zXZ=xz|\x28\xB5\x2F\xFD=zstd"},
+    {"write its images to files in a folder per class, or to tar shards (WebDataset)",
+     "PAR1=Parquet|ARROW1=Arrow|\x89HDF=HDF5|\x93NUMPY=a NumPy array|SQLite format=SQLite|"
+     "MATLAB 5=MATLAB|\x0A\x23\xD7\xCE=RecordIO|................\xDE\xC0\xEF\xBE=LMDB|"
+     "....ftyp=a video|\x1A\x45\xDF\xA3=a video"},
+    {"take the binary version of the set, or write the images to files in a folder per class",
+     "\x80\2=a Python pickle|\x80\3=a Python pickle|\x80\4=a Python pickle|\x80\5=a Python pickle"},
+    {"convert it by iconv -f UTF-16 -t UTF-8", "\xFF\xFE=UTF-16|\xFE\xFF=UTF-16"}};
+
+// "'a.zip' is a zip archive: ..." for such a file that is no image, else "".
+std::string foreign_format(const std::string& path) {
+    if (split_path(path).second.find('\\') != std::string::npos)
+        return cat("'", printable(path),
+                   "' has backslashes in its name: unpack it again by a tool that makes folders");
+    const StoragePtr file = open_local(path);
+    std::vector<uint8_t> head(std::min<uint64_t>(32, has_image_name(path) ? 0 : file->size()));
+    file->read(0, head);
+    const auto is_byte = [](char mark, uint8_t byte) {
+        return mark == '.' || uint8_t(mark) == byte;
+    };
+    for (const auto& [advice, formats] : kOtherFormats)
+        for (const std::string& row : split(formats, '|')) {
+            const size_t n = row.find('=');
+            if (n <= head.size() && std::equal(row.data(), row.data() + n, head.data(), is_byte))
+                return cat("'", printable(path), "' is ", row.substr(n + 1), ": ", advice);
+        }
+    return "";
 }
 
 // Whether the folder holds images or shards.
@@ -246,9 +254,9 @@ bool holds_data(const std::string& folder) {
 Places divide(const std::string& folder, const Names& shards) {
     Names train, val, test;
     for (const std::string& path : shards) {
-        const Split split = split_in(split_path(path).second);
+        const Role role = role_in(split_path(path).second);
         // Other names train: "data_batch_1.bin" of CIFAR-10.
-        (split == Split::val ? val : split == Split::test ? test : train).push_back(path);
+        (role == Role::val ? val : role == Role::test ? test : train).push_back(path);
     }
     Places places{{folder, train}, {}, false, shards};
     if (train.empty())
@@ -267,45 +275,27 @@ Names only_shards(const std::string& folder) {
     return shards.empty() || std::ranges::any_of(folders, is_class) ? Names() : shards;
 }
 
-// Throws Error if most folders are parts of a set, which would otherwise become classes.
-void refuse_parts(const std::string& folder, const Names& names) {
-    Names parts;
-    for (const std::string& name : names)
-        if (split_in(name) != Split::none && !folders_in(within(folder, name)).empty())
-            parts.push_back(name);
-    std::ranges::sort(parts, {}, split_in);
-    if (parts.size() > 1 && parts.size() * 2 > names.size())
-        fail("'", folder, "': ", join_text(parts),
-             " are parts of a set by their names, not classes: choose two of them, such as --data ",
-             within(folder, parts[0]), " --val ", within(folder, parts[1]));
-}
-
 // A class may be called "train". The folder "train" is the training set if it is alone, if there is
 // a validation set, if there is a test set and nothing else, or if a test set has the same classes.
 Places places_in_folder(const std::string& folder) {
     if (const Names shards = only_shards(folder); !shards.empty()) return divide(folder, shards);
     const Names names = folders_in(folder);
-    std::map<Split, Names> parts;
+    std::map<Role, Names> parts;
     for (const std::string& name : names)
-        if (const Split split = split_of(name);
-            split == Split::train || (split != Split::none && holds_data(within(folder, name))))
-            parts[split].push_back(within(folder, name));
-    const Names &train = parts[Split::train], &val = parts[Split::val], &test = parts[Split::test];
+        if (const Role role = role_of(name);
+            role == Role::train || (role <= Role::test && holds_data(within(folder, name))))
+            parts[role].push_back(within(folder, name));
+    const Names &train = parts[Role::train], &val = parts[Role::val], &test = parts[Role::test];
     const auto place = [](const std::string& part) { return Place{part, only_shards(part)}; };
-    if (train.size() == 1 && val.size() > 1)
-        fail("'", folder, "': either ", val[0], " or ", val[1],
-             " is the validation set: name it by --val");
     if (train.size() == 1 && val.size() == 1) return {place(train[0]), place(val[0])};
-    const bool is_alone =
-        train.size() == 1 && std::ranges::none_of(names, [&](const auto& name) {
-            return split_of(name) == Split::none && holds_data(within(folder, name));
-        });
-    if (is_alone && test.empty()) return {place(train[0])};
+    const bool is_alone = train.size() == 1 && std::ranges::none_of(names, [&](const auto& name) {
+                              return role_of(name) > Role::test && holds_data(within(folder, name));
+                          });
+    if (is_alone && val.empty() && test.empty()) return {place(train[0])};
     if (train.size() == 1 && test.size() == 1)
         if (const Names classes = folders_in(train[0]);
             is_alone || (!classes.empty() && classes == folders_in(test[0])))
             return {place(train[0]), place(test[0]), true};
-    refuse_parts(folder, names);
     return {{folder}};
 }
 
@@ -362,11 +352,45 @@ std::vector<std::string> expand_braces(const std::string& pattern) {
     return names;
 }
 
+void refuse_folder(const std::string& folder, const Names& classes) {
+    constexpr size_t kMostFolders = 200, kMostFiles = 200;
+    std::string hint, what;
+    LeftOut kinds;
+    Names all = {folder};
+    for (size_t i = 0; i < std::min(all.size(), kMostFolders) && hint.empty(); ++i) {
+        const Names folders = folders_in(all[i]);
+        for (const std::string& name : folders) all.push_back(within(all[i], name));
+        const auto n = std::count_if(all.end() - ptrdiff_t(folders.size()), all.end(), has_images);
+        if (i > 0 && (n > 1 || !shards_in(all[i]).empty()))
+            hint = "if it is the set, give --data " + all[i];
+        size_t seen = 0;
+        for (const fs::directory_entry& entry : fs::directory_iterator(all[i])) {
+            if (++seen > kMostFiles) break;
+            if (!entry.is_regular_file() || is_hidden(entry.path())) continue;
+            if (i == 0) ++kinds[kind_of_file(entry.path())];
+            if (what.empty()) what = foreign_format(entry.path().native());
+        }
+    }
+    if (hint.empty()) hint = what;
+    if (hint.empty())
+        hint =
+            has_images(folder) || !kinds.empty()
+                ? "give folders that are classes, or list the images in a file of path, tab, label"
+                : "name the folder above";
+    if (classes.size() == 1)
+        fail("only one class, '", classes[0], "', in '", folder,
+             "': a classifier needs two or more; ", hint);
+    fail("'", folder, "' has neither class folders with images nor shards",
+         kinds.empty() ? "" : ", but " + left_out_text(kinds), ": ", hint);
+}
+
 Places find_places(const std::string& name, const Remote& remote) {
     if (is_url(name) && name.ends_with('/')) return places_at_url(name, remote);
     if (!is_url(name) && fs::is_directory(name)) return places_in_folder(name);
     if (!is_url(name) && fs::is_regular_file(name)) {
         if (is_shard(name)) return {{name, {name}}};
+        if (const std::string what = foreign_format(name); !what.empty()) fail("data ", what);
+        if (has_image_name(name)) fail("data '", name, "' is an image: name a folder of folders");
         return {{name, {}, /*is_list=*/true}};
     }
     if (!is_url(name) && (name == "-" || fs::exists(name)))

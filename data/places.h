@@ -12,6 +12,9 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,6 +39,8 @@ bool has_image_name(const std::filesystem::path& path);  // by its extension
 // The kind of a file, as key of LeftOut: its extension in lower case.
 std::string kind_of_file(const std::filesystem::path& path);
 
+std::string lower_case(std::string text);  // of ASCII
+
 // root/name
 std::string within(const std::string& root, const std::string& name);
 
@@ -55,8 +60,6 @@ struct Search {
 // case. Hidden files and folders are left out. Links are followed, but each folder is listed once.
 std::vector<ImageFile> images_below(const std::string& root, const std::string& folder,
                                     int32_t label, const Search& search = {});
-// Whether the folder has any image.
-bool has_images(const std::string& folder, const std::function<int()>& stop = {});
 
 struct Place {
     std::string name;                      // for people
@@ -71,6 +74,22 @@ struct Places {
     // For predict: all shards, also those that are in neither set.
     std::vector<std::string> shards = {};
 };
+
+// What a word in the name of a folder or shard says about the images. "set" or a number may follow:
+// "Testing", "test_set", "train2017" (classes.cpp).
+enum class Role { train, val, test, masks, images, copies, pieces, filler, none };
+Role role_of(std::string word);
+// The first role of a word in the name: "imagenet-train2_01.tar".
+Role role_in(const std::string& name);
+
+// Throw Error for classes that are parts of a set, masks, or folders around a set, by their names
+// and by the images in them, sorted by label and path. The log says what stays doubtful.
+using FoldersIn = std::map<std::string, std::set<std::string>>;  // the folders in a class
+void refuse_parts(const std::string& where, const Names& classes, const FoldersIn& below = {});
+void refuse_folders(const std::string& root, const Names& classes, std::span<const ImageFile> files,
+                    Log& log);
+// For a folder with no class or only one: says what is in it, and what to do.
+[[noreturn]] void refuse_folder(const std::string& folder, const Names& classes);
 
 // Throws Error if there is nothing of that name.
 Places find_places(const std::string& name, const Remote& remote);

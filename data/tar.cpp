@@ -53,6 +53,13 @@ struct MemberName {
     bool is_ignored = false;
 };
 
+// Whether the kind of a member or a field of .json looks like a label.
+bool is_like_label(const std::string& name) {
+    return std::ranges::any_of(
+        Names{"cls", "class", "label", "target", "categor", "species", "synset"},
+        [&](const std::string& word) { return lower_case(name).find(word) < name.size(); });
+}
+
 // The members of one key.
 struct Sample {
     std::string key, folder, fault = {};
@@ -69,7 +76,6 @@ struct Sample {
     }
     void take_json(std::span<const uint8_t> bytes) {
         const auto content = nlohmann::json::parse(bytes.begin(), bytes.end(), nullptr, false);
-        if (!content.is_object()) return;
         for (const char* field : {"label", "cls", "class", "class_name"}) {
             const auto at = content.find(field);
             if (at == content.end()) continue;
@@ -77,6 +83,12 @@ struct Sample {
             if (at->is_string() && label.name.empty())
                 take_label(at->get_ref<const std::string&>());
         }
+        if (label != Label{}) return;
+        Names fields;
+        if (!content.is_object()) fields.push_back("no class");
+        for (const auto& [field, value] : content.items())
+            fields.insert(is_like_label(field) ? fields.begin() : fields.end(), printable(field));
+        members.erase(".json"), ++members[".json with " + some_of(fields, 4)];
     }
 };
 
@@ -200,7 +212,13 @@ class TarScan {
 
     void report(const Sample& one) {
         Label label = one.label;
-        if (!label.number && label.name.empty()) label.name = one.folder;
+        if (label == Label{} && one.has_image) {
+            bool has_unread = false;
+            for (const auto& [kind, count] : one.members)
+                if (is_like_label(kind) || kind.starts_with(".json "))
+                    findings_.left_out(kind, count), has_unread |= is_like_label(kind);
+            if (!has_unread) label.name = one.folder;
+        }
         std::string fault = one.fault;
         if (fault.empty() && !one.has_image && one.label != Label{})
             fault = "a label without an image";

@@ -97,7 +97,7 @@ Bytes member(const std::string& name, const std::string& size, size_t bytes, cha
 Bytes tar_of(const Texts& members, const std::string& text = "") {
     Bytes tar;
     for (const std::string& name : members) {
-        const bool is_text = name.ends_with(".cls") || name.ends_with(".txt");
+        const bool is_text = !has_image_name(name.substr(0, name.find(" "))) && !text.empty();
         const size_t at = name.find(" >") < name.size() ? name.find(" >") : name.find(" ->");
         Bytes one = member(name.substr(0, at),
                            is_text ? fmt::format("{:011o}", text.size()) : "00000000010",
@@ -189,6 +189,25 @@ TEST_CASE("tar: what is no sample is counted by what it is, without files of ope
                      "__MACOSX/a/1.jpg", "a/._1.jpg", "a/Thumbs.db", "__meta__/1.x"}));
     CHECK(found.labels == Texts{"a"});
     CHECK(found.left_out == LeftOut{{".heic", 2}, {".txt", 1}, {".x", 1}, {"of other names", 1}});
+}
+
+TEST_CASE("tar: a label under an unknown name is named, and the folder does not take its place") {
+    for (const auto& [member, text] : {std::pair("v/1.class", "hat"),
+                                       {"v/1.cls", ""},
+                                       {"v/1.json", R"({"width": 3, "Category": "hat"})"},
+                                       {"v/1.json", R"({"label": {"name": "hat"}})"},
+                                       {"v/1.json", R"({"label)"}}) {
+        CAPTURE(member);
+        const Found found = scan(tar_of({"v/1.jpg", member}, cat(text, " ")));
+        CHECK(found.labels == Texts{""});
+        REQUIRE(found.left_out.size() == 1);
+        CHECK(found.left_out.begin()->first.starts_with(fs::path(member).extension().native()));
+    }
+    const Found found = scan(tar_of({"v/1.jpg", "v/1.json", "v/1.txt"}, R"({"width": 3})"));
+    CHECK(found.labels == Texts{"v"});
+    CHECK(found.left_out == LeftOut{{".json with width", 1}});
+    CHECK(scan(tar_of({"v/1.jpg", "v/1.json"}, R"({"cls": 2, "category": 3})")).labels ==
+          Texts{"2"});
 }
 
 TEST_CASE("tar: a link is left out by its name, and says how to make the tar") {
@@ -507,9 +526,9 @@ TEST_CASE("samples without a label are left out of training, and a test set of t
     put(dir / "set/train-1.tar", both);
     const auto train = open({.train = dir / "set/train-1.tar", .part = true}).train;
     CHECK((train->size() == 1 && train->damaged() == 1));
-    CHECK(train->faults() ==
-          Texts{cat(dir / "set/train-1.tar",
-                    ", byte 512: no label: neither .cls, nor .json with one, nor a folder")});
+    CHECK(train->faults() == Texts{cat(dir / "set/train-1.tar",
+                                       ", byte 512: no label: neither .cls, nor label, cls, class "
+                                       "or class_name in .json, nor a folder")});
     // `check` names each, not the first ones.
     Bytes many = both;
     for (int i = 0; i < 30; ++i) many.insert(many.end(), both.begin(), both.end());
@@ -519,9 +538,9 @@ TEST_CASE("samples without a label are left out of training, and a test set of t
                /*as_json=*/true, report.file, quiet.log);
     const auto found = nlohmann::json::parse(report.text())["training"];
     CHECK(found["left_out"].size() == 31);
-    CHECK(found["left_out"][30] ==
-          cat(dir / "many.tar", ", byte ", 30 * 2048 + 512,
-              ": no label: neither .cls, nor .json with one, nor a folder"));
+    CHECK(found["left_out"][30] == cat(dir / "many.tar", ", byte ", 30 * 2048 + 512,
+                                       ": no label: neither .cls, nor label, cls, class or "
+                                       "class_name in .json, nor a folder"));
     std::vector<std::string> faults;
     const auto images = open_images({dir / "set/test-0.tar", dir / "set"}, {}, quiet.log, faults);
     REQUIRE(images.size() == 2);  // for predict

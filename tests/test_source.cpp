@@ -81,8 +81,7 @@ TEST_CASE("train/ beside val/ is validated there, and test/ is left alone") {
     // A --val of the user's own wins.
     CHECK(open({.train = dir.path(), .val = dir / "test"}).val->name(0) == dir / "test/a/0.jpg");
     for (const char* part : {"train", "val", "validation"}) put_class(both / cat(part, "/a"), 1);
-    refuses({.train = both.path()}, both / "val");
-    refuses({.train = both.path()}, both / "validation");
+    refuses({.train = both.path()}, "train, val, validation");
 }
 
 TEST_CASE("training, validation and test sets are recognised by all their usual names") {
@@ -161,7 +160,7 @@ TEST_CASE("train/ beside test/ alone is validated on test/, and the log says so"
     CHECK(open({.train = dir.path(), .val_split = 0.2f}, &log).val->size() == 2);
     CHECK(log.empty());
     CHECK(open({.train = dir.path(), .val = dir / "train"}, &log).val->size() == 10);
-    CHECK(log.empty());
+    CHECK(contains(log, "the same names and sizes"));
 }
 
 TEST_CASE("test/ whose folders are not the classes is left alone, and the log says so") {

@@ -40,7 +40,7 @@ static const Option kOptions[] = {
     {"val-split", "Data", &C::val_split, "F", kFit | kTune | kEval | kCheck | kPack, kJob | kCommon,
      "fraction of each class held back for validation", from(0, 0.9)},
     {"classes", "Data", &C::classes, "A,B,C", kSets | kModel, kJob,
-     "class folders to use, in this order; import: names of the classes"},
+     "classes to use, in this order; all: every folder; import: names"},
     {"label-offset", "Data", &C::label_offset, "N", kSets, kJob,
      "number of the first class in labels; 1 for TFRecords of ImageNet", from(-1e6, 1e6)},
     {"cache", "Data", kCacheOption, "DIR[:SIZE]", kSets | kPredict, kCommon,
