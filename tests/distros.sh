@@ -1,8 +1,8 @@
 #!/bin/bash
 # Builds and tests this commit on other Debian releases, each in a chroot made by debootstrap under
 # build/distros. Needs root. CUDA=0 there: the chroots have no nvcc.
-#   tools/distros [SUITE …]                     default: bookworm and trixie
-#   CXX=clang++ PACKAGES=clang tools/distros    with another compiler
+#   tests/distros.sh [SUITE …]                     default: bookworm and trixie
+#   CXX=clang++ PACKAGES=clang tests/distros.sh    with another compiler
 set -eu
 cd "$(dirname "$0")/.."
 mkdir -p build/distros
