@@ -127,7 +127,7 @@ void tell_left_out(const std::string& where, const LeftOut& left_out, Log& log) 
 SourcePtr open_listing(const Listing& listing, const Names& classes, const DataOptions& options,
                        Log& log) {
     SourcePtr source = listing.open(classes);
-    if (options.tell_faults) tell_left_out(listing.where, source->left_out(), log);
+    if (!options.is_check) tell_left_out(listing.where, source->left_out(), log);
     return source;
 }
 

@@ -30,8 +30,8 @@ struct DataOptions {
     std::string cache = {};    // folder for remote shards, and indexes that have no other place
     uint64_t cache_bytes = 10ull << 30;  // of remote shards that it may hold
     int threads = 1;                     // that scan shards
-    bool tell_faults = true;             // log the first damaged records
-    std::function<int()> stop = {};      // if it returns other than 0, the search for images ends
+    bool is_check = false;  // compare shards with their SHA-256; a report tells their faults
+    std::function<int()> stop = {};  // if it returns other than 0, the search for images ends
 };
 
 // Throws Error: nothing, one class, an unknown class name, a validation class unknown to training.

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "data/index.h"
+#include "data/parallel.h"
+#include "src/base/bytes.h"
+#include "src/base/sha256.h"
 #include "src/base/terminal.h"
 #include "src/base/text.h"
 
@@ -101,25 +103,15 @@ Names name_classes(const std::set<Label>& labels, const Names& given, const Name
     return given;
 }
 
-// The names of classes that a folder or URL gives: "classes" of dataset.json, or the lines of
+// The names of classes that a folder or URL gives: those of dataset.json, or the lines of
 // classes.txt, batches.meta.txt (CIFAR-10) or fine_label_names.txt (CIFAR-100). May be empty.
-Names class_names_in(const std::string& folder, const Remote& remote) {
-    constexpr uint64_t kMaxFile = 1 << 26;
-    const std::string json = within(folder, "dataset.json");
-    if (is_url(json) || std::filesystem::exists(json)) try {
-            const std::vector<uint8_t> bytes = read_all(*open_storage(json, remote), kMaxFile);
-            const auto content = nlohmann::json::parse(bytes.begin(), bytes.end(), nullptr, false);
-            if (content.is_object() && content.contains("classes"))
-                return content["classes"].get<Names>();
-        } catch (const nlohmann::json::exception&) {
-            fail(public_name(json), ": its \"classes\" is not a list of names");
-        } catch (const Missing&) {  // a server has none
-        }
+Names class_names_in(const std::string& folder, const PackedSet& packed) {
+    if (!packed.classes.empty()) return packed.classes;
     for (const char* file : {"classes.txt", "batches.meta.txt", "fine_label_names.txt"}) {
         const std::string path = within(folder, file);
         if (is_url(path) || !std::filesystem::exists(path)) continue;
         Names names;
-        for (std::string& line : read_lines(path, kMaxFile)) {
+        for (std::string& line : read_lines(path, 1 << 26)) {
             while (!line.empty() && std::isspace(static_cast<unsigned char>(line.back())))
                 line.pop_back();
             if (!is_utf8(line)) fail(path, ": a name that is not UTF-8");
@@ -172,12 +164,11 @@ Listing list_folders(const std::string& folder, bool is_training, const DataOpti
 // A set whose samples have these labels. open() gets the number of each label's class, or -1 if
 // that class was not chosen or the label is empty.
 using ClassOf = std::map<Label, int32_t>;
-Listing list_labels(const std::string& where, const std::string& folder,
-                    const std::set<Label>& labels, const Names& base, const DataOptions& options,
-                    const Remote& remote,
+Listing list_labels(const std::string& where, const Names& given, const std::set<Label>& labels,
+                    const Names& base, const DataOptions& options,
                     std::function<SourcePtr(const Names& classes, const ClassOf&)> open) {
     const int64_t offset = options.label_offset;
-    const Names names = name_classes(labels, class_names_in(folder, remote), base, offset, where);
+    const Names names = name_classes(labels, given, base, offset, where);
     if (base.empty() && options.classes.empty()) refuse_parts(where, names);
     return {where, names, [=](const Names& classes) {
                 std::map<std::string, int32_t> number_of;
@@ -217,17 +208,49 @@ void tell_faults(const std::vector<Shard>& shards, Log& log) {
     if (all > told || told > 10) log.notice("left out: ", all, " damaged records in all");
 }
 
+// Images that a shard has lost since it was packed count as damaged. For `check`, so do other
+// bytes.
+void compare(Shard& shard, const PackedSet& packed, bool is_check) {
+    auto& [name, storage, index] = shard;
+    const auto at = packed.shards.find(split_path(name).second);
+    if (at == packed.shards.end()) return;
+    const auto& [is_train, images, sha256] = at->second;
+    const uint64_t there = index.size() + index.fault_count;
+    if (index.size() > images)
+        fail(name, ": ", index.size(), " images, but ", images,
+             " in its dataset.json: copy that set's shard, or run `trainer pack` again");
+    ByteStream stream(storage);
+    const bool is_same = !is_check || sha256_of([&] { return as_text(stream.next()); }) == sha256;
+    if (is_same && there >= images) return;
+    index.fault_count += std::max<uint64_t>(images - std::min(there, images), 1);
+    index.faults.push_back({index.bytes, cat("not as packed: ", there, " images of ", images,
+                                             is_same ? "" : ", another SHA-256")});
+}
+
 Listing list_shards(const Place& place, const Names& base, const DataOptions& options,
                     const Remote& remote, Log& log) {
+    const std::string folder = split_path(place.shards[0]).first;
+    const PackedSet packed = read_packed(folder, remote);
+    Names lost;
+    for (const auto& [name, shard] : packed.shards)
+        if (place.is_whole && !options.part && !fs::exists(within(folder, name)))
+            lost.push_back(name);
+    if (!lost.empty())
+        fail("'", folder, "' lacks ", some_of(lost),
+             " of its dataset.json: copy what is missing, or run `trainer pack` again; to "
+             "use the rest, name it: --data '",
+             within(folder, "train-*"), "'");
     auto shards = std::make_shared<std::vector<Shard>>(
         open_shards(place.shards, {options.cache, options.threads, remote, options.stop}, log));
+    for_each_parallel(shards->size(), options.threads,
+                      [&](size_t s) { compare((*shards)[s], packed, options.is_check); });
     std::set<Label> labels;
     for (Shard& shard : *shards) {
         leave_out_unlabelled(shard.index);
         labels.insert(shard.index.labels.begin(), shard.index.labels.end());
     }
     labels.erase(Label{});
-    if (options.tell_faults) tell_faults(*shards, log);
+    if (!options.is_check) tell_faults(*shards, log);
     if (labels.empty()) {
         const auto& faults = shards->front().index.faults;
         const LeftOut& others = shards->front().index.left_out;
@@ -236,7 +259,7 @@ Listing list_shards(const Place& place, const Names& base, const DataOptions& op
              faults.empty() ? "" : "; the first: " + faults.front().why,
              others.empty() ? "" : "; unread: " + left_out_text(others));
     }
-    return list_labels(place.name, split_path(place.shards[0]).first, labels, base, options, remote,
+    return list_labels(place.name, class_names_in(folder, packed), labels, base, options,
                        [shards](const Names& classes, const ClassOf& class_of) {
                            std::vector<std::vector<int32_t>> of_shards;
                            for (const Shard& shard : *shards) {
@@ -292,8 +315,9 @@ FileList read_list(const std::string& path, bool needs_labels) {
 static Listing list_lines(const std::string& path, const Names& base, const DataOptions& options,
                           const Remote& remote) {
     const auto list = std::make_shared<FileList>(read_list(path));
-    return list_labels(path, list->folder, {list->labels.begin(), list->labels.end()}, base,
-                       options, remote, [list](const Names& classes, const ClassOf& class_of) {
+    const Names given = class_names_in(list->folder, read_packed(list->folder, remote));
+    return list_labels(path, given, {list->labels.begin(), list->labels.end()}, base, options,
+                       [list](const Names& classes, const ClassOf& class_of) {
                            std::vector<ImageFile> kept;
                            for (ImageFile& file : list->files) {
                                file.label = class_of.at(list->labels[size_t(file.label)]);

@@ -301,23 +301,15 @@ Places places_in_folder(const std::string& folder) {
 
 // The shards that the dataset.json at a URL names; the URL ends in "/".
 Places places_at_url(const std::string& url, const Remote& remote) {
-    const std::string name = url + "dataset.json", where = public_name(url);
-    const std::vector<uint8_t> bytes = read_all(*open_storage(name, remote), 1 << 26);
-    const auto content = nlohmann::json::parse(bytes.begin(), bytes.end(), nullptr, false);
-    const auto shards = [&](const char* part) {
-        Names names;
-        const nlohmann::json::json_pointer list(cat("/", part, "/shards"));
-        for (const auto& shard : content.value(list, nlohmann::json::array()))
-            names.push_back(url + shard.at("name").get<std::string>());
-        return once(std::move(names));
-    };
-    try {
-        const Names train = shards("train"), val = shards("val");
-        if (train.empty()) fail(where, "dataset.json: names no shards for training");
-        return {{where, train}, val.empty() ? Place{} : Place{where + " (val)", val}};
-    } catch (const nlohmann::json::exception&) {
-        fail(where, "dataset.json: not in the form of `trainer pack`");
-    }
+    const std::string where = public_name(url);
+    Names train, val;
+    for (const auto& packed = read_packed(url, remote); const auto& [name, shard] : packed.shards)
+        (shard.is_train ? train : val).push_back(url + name);
+    if (train.empty())
+        fail(where,
+             "dataset.json: it names no shards for training, or is not there; `trainer pack` "
+             "writes it");
+    return {{where, train}, val.empty() ? Place{} : Place{where + " (val)", val}};
 }
 
 Names matches(const std::string& pattern) {
@@ -335,6 +327,26 @@ Names matches(const std::string& pattern) {
 SourcePtr file_source(const std::string& root, const Names& classes, std::vector<ImageFile> files,
                       LeftOut left_out) {
     return std::make_shared<FileSource>(root, classes, std::move(files), std::move(left_out));
+}
+
+PackedSet read_packed(const std::string& folder, const Remote& remote) {
+    const std::string path = within(folder, "dataset.json");
+    PackedSet packed;
+    if (is_url(path) || fs::exists(path)) try {
+            const std::vector<uint8_t> bytes = read_all(*open_storage(path, remote), 1 << 26);
+            const auto content = nlohmann::json::parse(bytes.begin(), bytes.end(), nullptr, false);
+            if (!content.is_object()) return {};
+            packed.classes = content.value("classes", Names());
+            for (const char* part : {"train", "val"})
+                if (const auto at = content.find(part); at != content.end() && at->is_object())
+                    for (const auto& shard : at->value("shards", nlohmann::json::array()))
+                        packed.shards[shard.at("name")] = {part == std::string_view("train"),
+                                                           shard.at("images"), shard.at("sha256")};
+        } catch (const nlohmann::json::exception&) {
+            fail(public_name(path), ": not in the form of `trainer pack`");
+        } catch (const Missing&) {  // a server has none
+        }
+    return packed;
 }
 
 std::vector<std::string> expand_braces(const std::string& pattern) {
@@ -386,7 +398,11 @@ void refuse_folder(const std::string& folder, const Names& classes) {
 
 Places find_places(const std::string& name, const Remote& remote) {
     if (is_url(name) && name.ends_with('/')) return places_at_url(name, remote);
-    if (!is_url(name) && fs::is_directory(name)) return places_in_folder(name);
+    if (!is_url(name) && fs::is_directory(name)) {
+        Places places = places_in_folder(name);
+        places.train.is_whole = places.val.is_whole = true;
+        return places;
+    }
     if (!is_url(name) && fs::is_regular_file(name)) {
         if (is_shard(name)) return {{name, {name}}};
         if (const std::string what = foreign_format(name); !what.empty()) fail("data ", what);

@@ -65,6 +65,7 @@ struct Place {
     std::string name;                      // for people
     std::vector<std::string> shards = {};  // paths or URLs; without them a folder of class folders
     bool is_list = false;                  // a list of files
+    bool is_whole = false;                 // a folder with all its shards
     bool is_none() const { return name.empty(); }
 };
 
@@ -93,6 +94,18 @@ void refuse_folders(const std::string& root, const Names& classes, std::span<con
 
 // Throws Error if there is nothing of that name.
 Places find_places(const std::string& name, const Remote& remote);
+
+// What the dataset.json of a folder or URL says; `trainer pack` writes it. Empty without that file.
+struct PackedShard {
+    bool is_train = false;
+    uint64_t images = 0;
+    std::string sha256;
+};
+struct PackedSet {
+    Names classes = {};
+    std::map<std::string, PackedShard> shards = {};  // by name
+};
+PackedSet read_packed(const std::string& folder, const Remote& remote);
 
 // "a{08..10}" → a08, a09, a10; "{x,y}{1..2}" → x1, x2, y1, y2.
 std::vector<std::string> expand_braces(const std::string& pattern);

@@ -63,10 +63,17 @@ class Process {
     pid_t pid() const { return pid_; }
     std::string output() const { return read_file(output_); }
 
-    // The exit status (128 + n if signal n ended it), or -1 if it still runs after `seconds`.
+    // The exit status (128 + n if signal n ended it). If it still runs after `seconds` of an idle
+    // machine, the test fails, and the result is -1.
     int wait(double seconds = 60) {
         int status = 0;
-        if (!eventually([&] { return waitpid(pid_, &status, WNOHANG) != 0; }, seconds)) return -1;
+        if (!eventually([&] { return waitpid(pid_, &status, WNOHANG) != 0; }, seconds)) {
+            FAIL_CHECK("the trainer still runs, so its exit status counts as -1: it had ",
+                       seconds * crowding(), " s, which are ", seconds,
+                       " s of an idle machine. It hangs, or it needs a less busy machine. Output: ",
+                       output());
+            return -1;
+        }
         pid_ = -1;
         return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     }

@@ -10,13 +10,20 @@ need file:file dnsmasq:dnsmasq-base
 # tools/static_libs takes an older version of a source package if the mirror lacks the newest version.
 libs=$(mktemp -d)
 trap 'rm -rf "$libs"' EXIT
-printf '#!/bin/sh\ncase "$*" in *madison*) echo "x | 1-9 | m"; echo "x | 1-10 | m";; *=1-10*) exit 1;; *=*) echo "$*" >>%s/log;; esac\n' \
+printf '#!/bin/sh\ncase "$*" in *madison*) echo "x | 1-9 | m"; echo "x | 1-10 | m";; *=1-10*|*" ${LACKS:-none}="*) exit 1;; *=*) echo "$*" >>%s/log;; esac\n' \
     "$libs" >"$libs/apt-get"
 chmod +x "$libs/apt-get"
 ln -s apt-get "$libs/apt-cache"
 ln -s /bin/false "$libs/cmake"
 ! PATH=$libs:$PATH tools/static_libs "$libs/build" x86_64 >"$libs/out" || fail "it builds without cmake" "$libs/out"
 for package in opencv fmtlib tiff openssl curl; do holds "source $package=1-9$" "$libs/log" "the older $package"; done
+# Without a complete version it takes the original.
+tar -czf "$libs/build/opencv_1.orig.tar.gz" tests/static.sh
+! LACKS=opencv PATH=$libs:$PATH tools/static_libs "$libs/build" x86_64 >"$libs/out" || fail "it builds without cmake" "$libs/out"
+holds "opencv_1.orig.tar.gz" "$libs/out" "the original"
+[ -e "$libs/build/opencv-original/static.sh" ] || fail "the original is not unpacked" "$libs/out"
+! LACKS=curl PATH=$libs:$PATH tools/static_libs "$libs/none" x86_64 >"$libs/out" 2>&1 || fail "it builds without curl" "$libs/out"
+holds "curl" "$libs/out" "what is missing"
 rm -rf "$libs"
 
 make -s trainer static

@@ -49,11 +49,22 @@ inline int count_of(std::string_view text, std::string_view part) {
     return count;
 }
 
-// Asks again and again until it holds, for so many seconds at most; returns whether it does.
+// How many times as long as on an idle machine something may take if so many threads want to run.
+inline double crowding(double threads, unsigned processors = std::thread::hardware_concurrency()) {
+    return std::max(threads / std::max(processors, 1u), 1.0);
+}
+inline double crowding() {
+    double in_last_minute = 0;
+    return crowding(getloadavg(&in_last_minute, 1) == 1 ? in_last_minute : 0);
+}
+
+// Asks again and again until it holds, for so many seconds of an idle machine at most; returns
+// whether it does.
 inline bool eventually(const auto& holds, double seconds = 20) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+    const auto begin = std::chrono::steady_clock::now();
     while (!holds()) {
-        if (std::chrono::steady_clock::now() > end) return false;
+        const std::chrono::duration<double> past = std::chrono::steady_clock::now() - begin;
+        if (past.count() > seconds && past.count() > seconds * crowding()) return false;
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     return true;

@@ -282,7 +282,7 @@ Outcome run_job(const Cut& cut, const Words& more = {}, bool resume = false) {
         if (cut.returns && contains(read_file(folder / "rank0.out"), "ring 2"))
             kill(pids[size_t(cut.rank)], SIGCONT);
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
-        late = std::chrono::steady_clock::now() - begin > std::chrono::seconds(60);
+        late = std::chrono::steady_clock::now() - begin > std::chrono::seconds(60) * crowding();
     }
     for (const int rank : left) kill(pids[size_t(rank)], SIGKILL);
     reap(0);

@@ -5,6 +5,7 @@
 #include <opencv2/imgcodecs.hpp>
 #include <set>
 
+#include "data/check_data.h"
 #include "data/generated.h"
 #include "tests/data_files.h"
 #include "tests/jobs.h"
@@ -204,4 +205,59 @@ TEST_CASE(
             .at(0);
     CHECK(shard["images"] > 0);
     CHECK(shard["images"] < 32);
+}
+
+TEST_CASE("pack: shards that are lost, shortened or changed later are noticed") {
+    TempDir dir;
+    write_set(dir / "set", 24);
+    const std::string out = dir / "out", second = out + "/train-000001.tar",
+                      val = out + "/val-000000.tar";
+    pack(open(dir / "set", 0.2f), {.out = out});
+    const DataSet whole = open(out);
+    const auto checked = [&](const std::string& path) {
+        Quiet log, report;
+        const DataSet set = open_data({.train = path, .is_check = true}, log.log);
+        const int64_t bad = check_data(set, 2, /*as_json=*/false, report.file, log.log);
+        return std::pair(bad, report.text());
+    };
+    CHECK(checked(out).first == 0);
+
+    const std::string kept = read_file(second);
+    fs::remove(second);
+    ::refuses({.train = out}, "train-000001.tar");
+    const SourcePtr rest = open(out + "/train-*").train;  // as the message says
+    CHECK((rest->size() < whole.train->size() && rest->damaged() == 0));
+    CHECK(::open({.train = out, .part = true}).train->size() == rest->size());  // --shards mine
+    put(second, kept);
+    fs::rename(val, dir / "elsewhere");
+    ::refuses({.train = out}, "val-000000.tar");
+    Quiet quiet;
+    CHECK_FAILS(open_for_classes({.train = out}, whole.train->classes(), quiet.log),
+                "val-000000.tar");
+    fs::rename(dir / "elsewhere", val);
+
+    // Every image that is not there any more counts, not only the one that was cut.
+    put(second, kept.substr(0, kept.size() / 2));
+    std::string log;
+    const SourcePtr less = ::open({.train = out}, &log).train;
+    CHECK(less->damaged() >= 2);
+    CHECK(less->size() + less->damaged() == whole.train->size());
+    CHECK(contains(log, "train-000001.tar"));
+    const auto [bad, report] = checked(out);
+    CAPTURE(report);
+    CHECK(bad == int64_t(less->damaged()));
+    CHECK(contains(report, "train-000001.tar"));
+
+    // Another label in a shard of the same size: only the sum tells.
+    std::string changed = kept;
+    char& label = changed[changed.find(".cls") / 512 * 512 + 512];
+    label = label == '0' ? '1' : '0';
+    put(second, changed);
+    CHECK(open(out).train->damaged() == 0);
+    CHECK(checked(out).first == 1);
+    // The shard of another set.
+    const json about = json::parse(read_file(out + "/dataset.json"));
+    const std::string last = about["train"]["shards"].back()["name"];
+    put(out + "/" + last, kept);
+    ::refuses({.train = out}, last);
 }

@@ -17,6 +17,16 @@
 using namespace convoy;
 using nlohmann::json;
 
+TEST_CASE("process: a test waits longer where many threads want to run") {
+    CHECK((crowding(1, 2) == 1 && crowding(2, 2) == 1 && crowding(8, 2) == 4));
+}
+
+TEST_CASE("process: a trainer that still runs fails its test" * doctest::should_fail()) {
+    TempDir folder;
+    Process waits(folder, "waits", {"coordinator", "--coord", cat("127.0.0.1:", free_port())});
+    CHECK(waits.wait(0.01) == -1);
+}
+
 // A run so small that it takes a second: 40 images, 5 steps an epoch.
 static Words small(const Words& more) {
     return typed(

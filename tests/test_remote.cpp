@@ -7,6 +7,8 @@
 
 #include "data/http.h"
 #include "data/records.h"
+#include "src/base/bytes.h"
+#include "src/base/sha256.h"
 #include "tests/call_hooks.h"
 #include "tests/data_files.h"
 #include "tests/golden.h"
@@ -456,6 +458,30 @@ TEST_CASE("remote: an epoch reads shards one after the other; what does not fit 
     options.val_split = 0.4f;
     const DataSet parts = open(options);
     epoch(*parts.train, 0);
+}
+
+TEST_CASE("remote: what a packed set on a server has lost counts as damaged") {
+    const std::vector<uint8_t> tar =
+        inflate(*in_memory("golden", from_base64(golden::kTarUstar)), 1 << 20);
+    World world(30, 20, [&](const HttpRequest& request) -> Reply {
+        const bool is_json = request.path == "/set/dataset.json";
+        if (!is_json && !request.path.ends_with(".tar")) return {status("404 Not Found")};
+        std::string shards;
+        for (const char* name : {"a.tar", "b.tar"})
+            shards += cat(shards.empty() ? "" : ",", "{\"name\": \"", name,
+                          "\", \"images\": ", *name == 'a' ? 3 : 7, ", \"sha256\": \"",
+                          sha256_of(as_text(tar)), "\"}");
+        const std::string json = cat("{\"train\": {\"shards\": [", shards, "]}}");
+        const std::vector<uint8_t> about(json.begin(), json.end());
+        return {part(request, is_json ? about.size() : tar.size(), "", is_json ? &about : &tar)};
+    });
+    DataOptions options{.train = world.server.url("/set/"), .cache = world.options.cache};
+    const SourcePtr train = open(options).train;
+    CHECK((train->size() == 6 && train->damaged() == 4));
+    options.is_check = true;  // a.tar has the sum of dataset.json
+    CHECK(open(options).train->damaged() == 4);
+    options.train = world.server.url("/none/");
+    refuses(options, "dataset.json");
 }
 
 TEST_CASE("remote: URLs are taken apart, and their secrets kept") {

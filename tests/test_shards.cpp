@@ -534,7 +534,7 @@ TEST_CASE("samples without a label are left out of training, and a test set of t
     for (int i = 0; i < 30; ++i) many.insert(many.end(), both.begin(), both.end());
     put(dir / "many.tar", many);
     Quiet quiet, report;
-    check_data(open({.train = dir / "many.tar", .part = true, .tell_faults = false}), 1,
+    check_data(open({.train = dir / "many.tar", .part = true, .is_check = true}), 1,
                /*as_json=*/true, report.file, quiet.log);
     const auto found = nlohmann::json::parse(report.text())["training"];
     CHECK(found["left_out"].size() == 31);

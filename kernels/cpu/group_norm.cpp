@@ -78,7 +78,8 @@ void CpuBackend::group_norm(Tensor x, int groups, float eps, Tensor y, float* rs
         image.average(scale, [&](size_t i, size_t c) { return off(i, c) * off(i, c); });
         for (int c = 0; c < image.C; ++c) scale[c] = 1 / std::sqrt(scale[c] + eps);
         image.for_each([&](size_t i, size_t c) { to[i] = off(i, c) * scale[c]; });
-        for (int g = 0; rstd && g < groups; ++g) rstd[n * groups + g] = scale[g * image.size];
+        for (int c = 0; rstd && c < image.C; c += image.size)
+            rstd[n * groups + c / image.size] = scale[c];
     });
 }
 

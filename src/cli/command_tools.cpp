@@ -24,7 +24,7 @@ int command_check(const CommandLine& line, Log& log, const Stop&) {
     if (!line.files.empty()) config.data = line.files[0];
     if (config.data.empty()) fail("check needs a data set: trainer check PATH");
     DataOptions options = data_options(config);
-    options.tell_faults = false;  // the report has them all
+    options.is_check = true;
     const DataSet data = open_data(options, log);
     return check_data(data, options.threads, config.json, stdout, log) > 0;
 }

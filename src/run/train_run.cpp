@@ -58,6 +58,9 @@ int TrainRun::run() {
 }
 
 void TrainRun::begin() {
+    const auto& [train, val, _] = setup_.data;
+    check_bad(int64_t(train->damaged()), engine_.loader->samples(), "training images");
+    if (val) check_bad(int64_t(val->damaged()), engine_.val_loader->samples(), "validation images");
     count_steps();
     report_.begin(base_lr_);
     if (progress_.at.step >= progress_.total_steps && setup_.rank() == 0)
@@ -244,7 +247,7 @@ void TrainRun::say_that_it_stops() {
 void TrainRun::check_bad(int64_t skipped, int64_t samples, const char* what) const {
     if (double(skipped) > config_.max_bad * double(samples))
         throw JobError(cat(skipped, " of ", samples, " ", what,
-                           " did not decode, more than --max-bad ", config_.max_bad,
+                           " are bad or missing, more than --max-bad ", config_.max_bad,
                            " allows; `trainer check` names them all"));
 }
 

@@ -1,10 +1,10 @@
 #!/bin/bash
 # Builds and tests this commit on other Debian releases, each in a chroot made by debootstrap under
 # build/distros. Needs root. CUDA=0 there: the chroots have no nvcc.
-#   tests/lab/distros [SUITE …]                     default: bookworm and trixie
-#   CXX=clang++ PACKAGES=clang tests/lab/distros    with another compiler
+#   tests/distros.sh [SUITE …]                     default: bookworm and trixie
+#   CXX=clang++ PACKAGES=clang tests/distros.sh    with another compiler
 set -eu
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/.."
 mkdir -p build/distros
 command -v debootstrap >/dev/null || { apt-get update -qq && apt-get install -y -qq debootstrap; }
 [ $# -gt 0 ] || set -- bookworm trixie
