@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <system_error>
@@ -17,30 +18,35 @@ using namespace convoy;
 // A signal belongs to the process, so this is the only global state.
 static std::atomic<int> caught = 0;  // threads ask too
 
+// Count as SIGTERM, unless the caller ignores them, as nohup does: a terminal that closes, a batch
+// system that announces the end of the job, and a limit of processor time. They may be repeated.
+constexpr int kNotices[] = {SIGHUP, SIGUSR1, SIGXCPU};
+
+static bool is_notice(int number) { return std::ranges::count(kNotices, number) > 0; }
+
 static void on_signal(int number) {
-    if (number == SIGHUP) {  // a terminal that closes may send several
-        int none = 0;
-        caught.compare_exchange_strong(none, SIGTERM);
-        return;
-    }
-    if (caught) _exit(128 + number);  // the second one ends the process at once
+    const int before = caught;
+    if (is_notice(number) && before) return;
+    if (before && !is_notice(before)) _exit(128 + number);  // the second one ends at once
     caught = number;
 }
 
-// The first SIGINT or SIGTERM, or 0. SIGHUP counts as SIGTERM, unless nohup ignores it. Signals are
-// caught from the first call on; before that a signal ends the process.
+// The first SIGINT or SIGTERM, or 0. Signals are caught from the first call on; before that a
+// signal ends the process.
 static int stop_signal() {
-    static const bool installed = [] {
+    [[maybe_unused]] static const bool installed = [] {
         struct sigaction action {};
         action.sa_handler = on_signal;
         action.sa_flags = SA_RESTART;
-        struct sigaction hangup {};
-        sigaction(SIGHUP, nullptr, &hangup);
-        if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
-        return sigaction(SIGINT, &action, nullptr) == 0 &&
-               sigaction(SIGTERM, &action, nullptr) == 0;
+        for (int number : {SIGINT, SIGTERM}) sigaction(number, &action, nullptr);
+        for (int number : kNotices) {
+            struct sigaction inherited {};
+            sigaction(number, nullptr, &inherited);
+            if (inherited.sa_handler != SIG_IGN) sigaction(number, &action, nullptr);
+        }
+        return true;
     }();
-    return installed ? caught.load() : 0;
+    return is_notice(caught) ? SIGTERM : caught.load();
 }
 
 // The kernel drops signals to the first process of a container if it has no handler, so stopping
@@ -112,7 +118,11 @@ int main(int argc, char** argv) {
         sigset_t trace;
         sigemptyset(&trace), sigaddset(&trace, SIGUSR2);
         sigprocmask(SIG_BLOCK, &trace, nullptr);
-        const int status = row_of(command).run(line, log, stop_signal);
+        int status = row_of(command).run(line, log, stop_signal);
+        if (is_notice(caught) && status == 128 + SIGTERM) {
+            log.notice("signal ", caught, " counts as SIGTERM (", SIGTERM, ")");
+            status = 128 + caught;
+        }
         log.detail(fmt::format("took {:.2f} s of processors", double(clock()) / CLOCKS_PER_SEC));
         return with_output(status, command);
     } catch (const std::exception& error) {
@@ -122,6 +132,6 @@ int main(int argc, char** argv) {
         if (failure && failure->code() == std::errc::broken_pipe && std::ferror(stdout))
             return 128 + SIGPIPE;
         Log(stderr).error(cat(log.prefix(), in_red("error:", stderr), " "), error.what());
-        return stop_signal() ? 128 + stop_signal() : 1;
+        return caught ? 128 + caught : 1;
     }
 }
