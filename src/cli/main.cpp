@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <exception>
+#include <new>
 #include <system_error>
 
 #include "src/base/terminal.h"
@@ -55,6 +57,28 @@ static void end_on_signals() {
     for (int number : {SIGINT, SIGTERM}) signal(number, [](int n) { _exit(128 + n); });
 }
 
+struct OutOfMemory : std::bad_alloc {
+    const char* what() const noexcept override {
+        return "out of memory: the machine has no more, or a limit is reached (ulimit -v); use a "
+               "smaller --batch or --size, or fewer --threads and --decode-threads";
+    }
+};
+static std::atomic<bool> memory_was_short = false;
+
+static void on_no_memory() {
+    memory_was_short = true;
+    throw OutOfMemory();
+}
+
+// An exception cannot reach main() from the network's threads, from noexcept functions (some of
+// std::filesystem's), or if printing its text takes memory that is not there. This takes none.
+static void on_terminate() {
+    if (!memory_was_short) __gnu_cxx::__verbose_terminate_handler();
+    for (const char* part : {"error: ", OutOfMemory().what(), "\n"})
+        if (write(STDERR_FILENO, part, strlen(part)) < 0) break;
+    _exit(1);
+}
+
 static Environment environment() {
     Environment variables;
     for (char** entry = environ; *entry; ++entry) {
@@ -97,6 +121,8 @@ int main(int argc, char** argv) {
         if (fcntl(stream, F_GETFD) == -1) open("/dev/null", O_RDWR);
     // A closed pipe or socket, and a limit on the file size, become errors of the write.
     for (int number : {SIGPIPE, SIGXFSZ}) signal(number, SIG_IGN);
+    std::set_new_handler(on_no_memory);
+    std::set_terminate(on_terminate);
     Log log;
     Command command{};  // none yet
     try {
@@ -131,7 +157,12 @@ int main(int argc, char** argv) {
         const auto* failure = dynamic_cast<const std::system_error*>(&error);
         if (failure && failure->code() == std::errc::broken_pipe && std::ferror(stdout))
             return 128 + SIGPIPE;
-        Log(stderr).error(cat(log.prefix(), in_red("error:", stderr), " "), error.what());
+        const bool no_thread =
+            failure && failure->code() == std::errc::resource_unavailable_try_again;
+        Log(stderr).error(cat(log.prefix(), in_red("error:", stderr), " "),
+                          no_thread ? "no more threads can be created (ulimit -u, ulimit -v): give "
+                                      "smaller --threads and --decode-threads"
+                                    : error.what());
         return caught ? 128 + caught : 1;
     }
 }
