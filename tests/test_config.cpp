@@ -121,6 +121,7 @@ TEST_CASE("options: what each launcher sets, alone and inside another") {
         {"torchrun", "RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 MASTER_ADDR=n0 MASTER_PORT=29500", 3, 4, 1,
          "n0:29500"},
         {"an IPv6 address", "RANK=3 MASTER_ADDR=[fd00::2]", 3, 0, -1, "[fd00::2]:29400"},
+        {"a bare one", "RANK=3 MASTER_ADDR=fe80::2%eth0", 3, 0, -1, "[fe80::2%eth0]:29400"},
         {"mpirun (Open MPI 4)",
          "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 PMIX_RANK=3",
          3, 4, 1, ""},
