@@ -68,16 +68,23 @@ static void take_rest(CommandLine& line, const CommandRow& row,
     }
 }
 
-// A variable of a removed option would otherwise be ignored silently.
-static void refuse_old_variables(const Environment& environment) {
-    for (const auto& [old, instead] : replacements())
-        if (const std::string name = old; name.starts_with("--")) {
-            const auto found = environment.find(environment_name(name.substr(2)));
-            if (found != environment.end() && !found->second.empty() &&
-                !find_option(name.substr(2)))
-                fail(found->first, " is set, but there is no option ", old, " any more; use ",
-                     instead);
-        }
+// Variables of no option would otherwise be ignored silently. Those of tools/hosts and of the tests
+// are known, and Kubernetes sets some for each service whose name begins with "convoy".
+static void refuse_unknown_variables(const Environment& environment) {
+    std::vector<std::string> names = {"CONVOY_TOKEN", "CONVOY_HOSTS"};
+    for (const Option& option : options()) names.push_back(environment_name(option.name));
+    for (const auto& [name, value] : environment) {
+        std::string upper = name;
+        for (char& letter : upper) letter = char(std::toupper(uint8_t(letter)));
+        if (!upper.starts_with("CONVOY_") || upper.starts_with("CONVOY_TEST_") || value.empty() ||
+            std::ranges::count(names, name) > 0 || value.starts_with("tcp://") ||
+            name.find("_SERVICE_") != name.npos || name.find("_PORT_") != name.npos)
+            continue;
+        const std::string near = nearest(upper, names);
+        fail(
+            printable(name), " is set, but there is no such option; ",
+            near.empty() ? "unset it, or see trainer --help-all" : cat("did you mean ", near, "?"));
+    }
 }
 
 CommandLine parse_command_line(const std::vector<std::string>& words,
@@ -128,7 +135,7 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
     }
     take_rest(line, *row, app.remaining(), taken > 0);
 
-    refuse_old_variables(environment);
+    refuse_unknown_variables(environment);
     for (const CommandDefault& own : command_defaults())
         if (own.value && own.commands & row->command)
             set_option(line.config, own.option, own.value);
