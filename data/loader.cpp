@@ -38,10 +38,9 @@ Loader::Loader(SourcePtr source, const Preprocess& how, LoaderOptions options,
     for (size_t i = 0; i < size_t(options_.threads); ++i) try {
             Track* const track = i < options_.tracks.size() ? options_.tracks[i] : nullptr;
             threads_.emplace_back([this, track] { decode_rows(track); });
-        } catch (const std::system_error& error) {
+        } catch (...) {
             stop();
-            fail("only ", i, " of ", options_.threads, " threads can be created to decode images (",
-                 error.what(), "); give a smaller --decode-threads");
+            throw;
         }
 }
 

@@ -222,9 +222,8 @@ void pack_data(const DataSet& set, const PackOptions& options, Log& log) {
                  shard.index.faults[0].why, ": remove it and pack again");
         packed += shard.index.size(), bytes += shard.index.bytes;
     }
-    if (double(wanted - packed) > options.max_bad * double(wanted))
-        fail(wanted - packed, " of ", wanted, " images cannot be read, more than --max-bad ",
-             options.max_bad, " allows; `trainer check` names them all");
+    const std::string why = too_many_bad(wanted - packed, wanted, options.max_bad, "images");
+    if (!why.empty()) fail(why);
 
     json about = {
         {"format", extension(options)}, {"plan", plan}, {"classes", set.train->classes()}};

@@ -17,7 +17,7 @@ struct PackOptions {
     bool keep_order = false;   // else permuted by `seed`
     uint64_t seed = 0;
     int threads = 1;     // shards written at a time
-    double max_bad = 0;  // part of the images that may be unreadable
+    double max_bad = 0;  // too_many_bad()
 };
 
 // Writes train-000000.tar … and val-000000.tar … (or .tfrecord), convoy.index and dataset.json:

@@ -89,7 +89,6 @@ TEST_CASE("options: what cannot be is refused in one sentence that names it") {
         {{"--from", "run", "eval"}, "the command comes first: trainer eval [options]"},
         {{"--json", "bench", "kernels"}, "the command comes first: trainer bench [options]"},
         {{"trian"}, "there is no command 'trian'; did you mean 'train'?"},
-        {{"--gemm", "cublas"}, "gemm_ladder"},
         {{"--graph", "on"}, "CONVOY_GRAPH"},
         {{"bench", "kernel"}, "train, kernels, allreduce or data"},
         {{"--batch"}, "--batch needs a value after it"},
@@ -122,6 +121,7 @@ TEST_CASE("options: what each launcher sets, alone and inside another") {
         {"torchrun", "RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 MASTER_ADDR=n0 MASTER_PORT=29500", 3, 4, 1,
          "n0:29500"},
         {"an IPv6 address", "RANK=3 MASTER_ADDR=[fd00::2]", 3, 0, -1, "[fd00::2]:29400"},
+        {"a bare one", "RANK=3 MASTER_ADDR=fe80::2%eth0", 3, 0, -1, "[fe80::2%eth0]:29400"},
         {"mpirun (Open MPI 4)",
          "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 PMIX_RANK=3",
          3, 4, 1, ""},
@@ -189,11 +189,20 @@ TEST_CASE("options: variables that disagree, or have an impossible value, are na
         {"LOCAL_RANK=-1", "LOCAL_RANK cannot be -1"},
         {"CONVOY_BATCH=3x", "CONVOY_BATCH cannot be '3x'"},
         {"CONVOY_GRAPH=maybe", "CONVOY_GRAPH cannot be 'maybe'"},
+        {"CONVOY_BATHC=8", "did you mean CONVOY_BATCH?"},
+        {"convoy_batch=8", "did you mean CONVOY_BATCH?"},
+        {"CONVOY_WEIGTH_DECAY=0", "did you mean CONVOY_WEIGHT_DECAY?"},
+        {"CONVOY_TOKN=x", "did you mean CONVOY_TOKEN?"},
+        {"CONVOY_QQ=1", "CONVOY_QQ"},
     };
     for (const auto& [environment, message] : cases) {
         CAPTURE(message);
         CHECK_FAILS(parse({}, variables(environment)), message);
     }
+    // Set but empty; the tests'; Kubernetes' for services named "convoy" and "convoy-ranks".
+    parse({}, variables("CONVOY_BATHC= CONVOY_TEST_SIZES=3 CONVOY_SERVICE_HOST=10.0.0.1 "
+                        "CONVOY_RANKS_PORT=tcp://10.0.0.1:29400 "
+                        "CONVOY_PORT_29400_TCP_ADDR=10.0.0.1 CONVOY_RANKS_SERVICE_PORT=29400"));
 }
 
 TEST_CASE("options: every one survives the way to another rank as text") {

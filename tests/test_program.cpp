@@ -333,7 +333,7 @@ TEST_CASE("program: a run whose images changed goes on at an epoch's end, else b
     CHECK(contains(run({"--resume", folder / "half", "--epochs", "1"}), "done: 5 steps"));
 }
 
-TEST_CASE("program: a run folder in use is refused; SIGHUP saves and ends a run, but for nohup") {
+TEST_CASE("program: a run folder in use is refused; notices save and end a run, but for nohup") {
     TempDir folder;
     const std::string run = folder / "run";
     const auto begin = [&](const char* name, const std::string& out) {
@@ -346,9 +346,17 @@ TEST_CASE("program: a run folder in use is refused; SIGHUP saves and ends a run,
     const auto first = begin("first", run);
     CHECK(contains(output_of({"--resume", run}, 1), cat("process ", first->pid(), " ")));
     for (int i = 0; i < 2; ++i) first->kill(SIGHUP);
-    CHECK(first->wait() == 128 + SIGTERM);
+    CHECK(first->wait() == 128 + SIGHUP);
     const int64_t step = json::parse(read_file(run + "/latest/meta.json"))["step"];
     output_of({"--resume", run, "--steps", cat(step + 1)});
+
+    for (const int notice : {SIGUSR1, SIGXCPU}) {
+        const std::string out = folder / cat("run", notice);
+        const auto process = begin(cat("notice", notice).c_str(), out);
+        for (int i = 0; i < 3; ++i) process->kill(notice);
+        CHECK(process->wait() == 128 + notice);
+        CHECK(std::filesystem::exists(out + "/latest/meta.json"));
+    }
 
     signal(SIGHUP, SIG_IGN);
     const auto second = begin("second", folder / "nohup");

@@ -72,6 +72,20 @@ TEST_CASE("text: durations and counts as people write them") {
     CHECK(count_text(57.02e6) == "57.02 M");
 }
 
+TEST_CASE("text: --max-bad allows a few bad images of a small set, and none if it is 0") {
+    const auto most = [](uint64_t all, double part) {  // bad images that are allowed
+        uint64_t bad = 0;
+        while (bad < all && too_many_bad(bad + 1, all, part, "images").empty()) ++bad;
+        return bad;
+    };
+    for (const auto& [all, want] :
+         std::vector<std::pair<uint64_t, uint64_t>>{{1, 0}, {4, 1}, {8, 2}, {40, 5}, {900, 9}})
+        CHECK(most(all, 0.01) == want);
+    CHECK(most(40, 0.5) == 20);
+    CHECK(most(1'000, 0) == 0);
+    CHECK(contains(too_many_bad(7, 40, 0.01, "images"), "7 of 40"));
+}
+
 TEST_CASE("table: rows are aligned, and JSON lines hold every value that has a key") {
     const auto print = [](bool json) {
         Quiet out;

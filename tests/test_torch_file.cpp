@@ -188,16 +188,66 @@ TEST_CASE("torch files: cut short or changed anywhere, a file is an error or has
     std::string bad = good;
     bad[good.find("m/data/0") + 9] ^= 1;
     CHECK(has(bad, "'m/data/0' is damaged"));
-    bad = good;
-    bad[good.rfind("m/data.pkl") - 36] = 8;  // its compression, in the directory
-    CHECK(has(bad, "'m/data.pkl' is damaged"));
-    bad = good;
-    bad[good.rfind("m/data.pkl") - 4] ^= 1;  // where its header lies
-    CHECK(has(bad, "'m/data.pkl' is damaged"));
     CHECK(has(zip_of({{"a.txt", ""}}), "not one that torch.save wrote"));
     CHECK(has(zip_of({{"m/data.pkl", ""}, {"m/byteorder", "big"}}), "big-endian"));
     CHECK(has(zip_of({{"m/data.pkl", pickled_dict(pickled_tensor("w", {1}, {1}))}}),
               "has no member 'm/data/0'"));
+}
+
+TEST_CASE("torch files: the format from before 1.6, of this and earlier versions and of Python 2") {
+    Reader reader;
+    const auto tensors = [&](const std::string& pickle) {
+        return reader.read(torch_file_before_zip(pickle)).tensors;
+    };
+    const std::string w = pickled_tensor("w", {2, 2}, {1, 2}, 1);
+    CHECK(tensors(pickled_dict(w)).at("w").values == std::vector<float>{1, 3, 2, 4});
+    // Storages of other types lie before the storage that is needed.
+    std::string flags = pickled_tensor("flags", {3}, {1}, 0, "torch\nBoolStorage");
+    flags.replace(flags.find(pickled("0")), pickled("0").size(), pickled("flags"));
+    CHECK(tensors(pickled_dict(flags + w)).size() == 1);
+    CHECK(contains(reader.told.text(), "'flags'"));
+    flags.replace(flags.find("BoolStorage"), 11, "OddStorage");
+    CHECK(contains(reader.error(torch_file_before_zip(pickled_dict(flags + w))), "OddStorage"));
+    // Python 2: a call of OrderedDict with a list of pairs, and short strings of bytes.
+    const std::string pair = "](U\1w" + w.substr(pickled("w").size()) + "e";
+    CHECK(tensors("\x80\x02"
+                  "ccollections\nOrderedDict\n](" +
+                  pair + "e\x85R.")
+              .size() == 1);
+    // Before 0.4: another function, shapes as torch.Size, and a part of a storage.
+    std::string early = w;
+    early.replace(early.find("_v2\n"), 4, "\n");
+    const size_t part = early.find("tQ");
+    early.insert(part, pickled("0") + "K\1K\5\x87");
+    const std::string shape = pickled(std::vector<int64_t>{2, 2});
+    early.insert(early.find(shape) + shape.size(), "\x85R");
+    early.insert(early.find(shape), "ctorch\nSize\n");
+    CHECK(tensors(pickled_dict(early)).at("w").values == std::vector<float>{2, 4, 3, 5});
+
+    const std::string good = torch_file_before_zip(pickled_dict(w));
+    for (size_t n = 0; n < good.size(); ++n) {
+        CAPTURE(n);
+        CHECK(reader.error(good.substr(0, n)) != "");
+    }
+    std::string bad = good;
+    bad[good.size() - 25] = '\x7f';  // the storage's count of numbers
+    CHECK(contains(reader.error(bad), "storage '0'"));
+}
+
+TEST_CASE("weights: torchvision's old names of densenet become the new ones") {
+    Reader reader;
+    SafeTensors old;
+    const std::string layer = "features.denseblock1.denselayer12.";
+    for (const char* name : {"norm.1.weight", "conv.2.weight"})
+        old.tensors["module." + layer + name] = {"F32", {1}, {1}};
+    old.tensors["norm.1.weight"] = {"F32", {1}, {1}};
+    write_safetensors(reader.folder / "old", old);
+    const auto found = read_weights(reader.folder / "old", reader.told.log).tensors;
+    for (const std::string& name :
+         {layer + "norm1.weight", layer + "conv2.weight", std::string("norm.1.weight")}) {
+        CAPTURE(name);
+        CHECK(found.contains(name));
+    }
 }
 
 TEST_CASE("torch files: the tensors of torch.save are those of safetensors, bit for bit") {
@@ -208,25 +258,27 @@ TEST_CASE("torch files: the tensors of torch.save are those of safetensors, bit 
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
         if (entry.path().extension() != ".safetensors") continue;
         CAPTURE(entry.path().stem().string());
-        const std::string torch = std::filesystem::path(entry.path()).replace_extension("pth");
-        const SafeTensors want = read_safetensors(entry.path()),
-                          got = read_weights(torch, reader.told.log);
-        REQUIRE(got.tensors.size() == want.tensors.size());
-        for (const auto& [name, tensor] : want.tensors) {
-            CAPTURE(name);
-            const StoredTensor& found = got.tensors.at(name);
-            CHECK(found.dtype == tensor.dtype);
-            CHECK(found.shape == tensor.shape);
-            CHECK(found.values == tensor.values);
+        const SafeTensors want = read_safetensors(entry.path());
+        for (const char* format : {"pth", "old"}) {
+            CAPTURE(format);
+            const auto torch = std::filesystem::path(entry.path()).replace_extension(format);
+            if (!std::filesystem::exists(torch)) continue;  // zip64 and deflated have one format
+            const SafeTensors got = read_weights(torch, reader.told.log);
+            REQUIRE(got.tensors.size() == want.tensors.size());
+            for (const auto& [name, tensor] : want.tensors) {
+                CAPTURE(name);
+                const StoredTensor& found = got.tensors.at(name);
+                CHECK(found.dtype == tensor.dtype);
+                CHECK(found.shape == tensor.shape);
+                CHECK(found.values == tensor.values);
+            }
+            ++pairs;
         }
-        ++pairs;
     }
-    CHECK(pairs == 21);
+    CHECK(pairs == 42);
     CHECK(contains(reader.told.text(), "'module.' is dropped"));
     for (const auto& [name, why] : std::vector<std::pair<const char*, const char*>>{
-             {"bomb", "far more memory"},
-             {"legacy", "format from before 1.6; convert it"},
-             {"script", "is a TorchScript program"}})
+             {"bomb", "far more memory"}, {"script", "is a TorchScript program"}})
         CHECK_FAILS(read_weights(cat(folder, "/", name, ".pth"), reader.told.log), why);
     CHECK(!std::filesystem::exists(folder + "/was-run"));
 }

@@ -91,6 +91,9 @@ TEST_CASE(
     Model same(kNet, {.classes = 2}, *backend);
     CHECK_THROWS_WITH_AS(import_weights(content, same, *backend, false),
                          "the weights have no 'c.weight' (4x3x3x2), which the model has", Error);
+    content.left_out["c.weight"] = "F8_E4M3";
+    for (const bool partial : {false, true})
+        CHECK_FAILS(import_weights(content, same, *backend, partial), "'c.weight' is of type");
     CHECK_FAILS(import_weights({}, same, *backend, true),
                 "no tensor of the weights fits the model");
 }

@@ -1,6 +1,6 @@
-"""Usage: torch_files.py FOLDER. Writes pairs NAME.pth and NAME.safetensors of the same tensors, and
-files that must be refused: bomb.pth, legacy.pth, script.pth. Exit status 77: the packages
-are not there."""
+"""Usage: torch_files.py FOLDER. Writes NAME.pth and NAME.safetensors of the same tensors, with
+NAME.old in the format from before PyTorch 1.6, and files that must be refused: bomb.pth, script.pth.
+Exit status 77: the packages are not there."""
 import argparse
 import collections
 import os
@@ -23,6 +23,7 @@ state = model.state_dict()
 
 def pair(name, saved, tensors=None, **options):
     torch.save(saved, f"{folder}/{name}.pth", **options)
+    torch.save(saved, f"{folder}/{name}.old", _use_new_zipfile_serialization=False, **options)
     tensors = saved if tensors is None else tensors
     save_file({k: v.detach().contiguous().clone() for k, v in tensors.items()},
               f"{folder}/{name}.safetensors")
@@ -40,6 +41,10 @@ pair("state_dict", {"epoch": 3, "lr": 0.1, "best": None, "done": True, "log": [1
 pair("model", {"model": state, "n": 1 << 40}, state)
 pair("parameters", collections.OrderedDict(model.named_parameters()))
 pair("protocol4", state, pickle_protocol=4)
+others = {f"of {t}": torch.ones(3, 2).to(getattr(torch, t)) for t in (
+    "bool", "int8", "uint8", "int16", "int32", "complex64", "complex128", "uint16", "float8_e4m3fn")}
+others["quantized"] = torch.quantize_per_tensor(base, 0.1, 3, torch.qint8)
+pair("others", {**others, "w": base}, {"w": base})
 rest = {"best_acc1": torch.tensor(3.0), "rng": torch.get_rng_state(), "size": torch.Size([1, 2]),
         "device": torch.device("cpu"), "dtype": torch.float16, "args": argparse.Namespace(lr=0.1),
         "milestones": collections.Counter([30, 60]), "mask": torch.tensor([True]),
@@ -72,5 +77,4 @@ class Evil:
 
 
 pair("evil", {"w": base, "x": Evil()}, {"w": base})
-torch.save(state, f"{folder}/legacy.pth", _use_new_zipfile_serialization=False)
 torch.jit.script(model).save(f"{folder}/script.pth")

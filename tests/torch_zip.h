@@ -62,4 +62,17 @@ inline std::string torch_file(const std::string& pickle) {
     return zip_of({{"m/data.pkl", pickle}, {"m/byteorder", "little"}, {"m/data/0", storage}});
 }
 
+// The same in the format from before PyTorch 1.6, after a storage of three bytes.
+inline std::string torch_file_before_zip(const std::string& pickle) {
+    std::string file = std::string("\x80\2\x8a\nl\xfc\x9c\x46\xf9 j\xa8P\x19.\x80\2M\xe9\3.") +
+                       "\x80\2}" + pickled("little_endian") + "\x88s." + pickle + "\x80\2](";
+    const bool two = pickle.find(pickled("flags")) != pickle.npos;
+    if (two) file += pickled("flags");
+    file += pickled("0") + "e.";
+    if (two) file += little_bytes(int64_t(3)) + "abc";
+    file += little_bytes(int64_t(6));
+    for (int i = 0; i < 6; ++i) file += little_bytes(float(i));
+    return file;
+}
+
 }  // namespace convoy

@@ -1,6 +1,6 @@
 #include "kernels/cpu/thread_pool.h"
 
-#include <system_error>
+#include <exception>
 #include <utility>
 
 #include "src/base/check.h"
@@ -62,7 +62,7 @@ struct FlushSubnormals {
 ThreadPool::ThreadPool(int threads, bool flushes) : flushes_(flushes), shares_(size_t(threads)) {
     for (int t = 1; t < threads; ++t) try {
             workers_.emplace_back([this, t] { work(t); });
-        } catch (const std::system_error& error) {
+        } catch (const std::exception& error) {
             stop();
             fail("only ", t, " of ", threads, " threads can be created (", error.what(),
                  "); give --threads ", t);

@@ -24,6 +24,10 @@ std::string some_of(std::vector<std::string> names, size_t most = 8);
 
 std::string environment_variable(const char* name);  // "" if it is not set
 
+// Why `bad` of `all` images are too many, or "". --max-bad allows this part of them, and at least 5
+// or, of fewer than 20, a quarter; 0 allows none.
+std::string too_many_bad(uint64_t bad, uint64_t all, double max_bad, std::string_view images);
+
 // Removes the UTF-8 byte order mark that Windows editors write.
 std::string_view without_bom(std::string_view text);
 

@@ -14,7 +14,7 @@ constexpr size_t kMost = 1 << 20;
 
 class Machine {
  public:
-    explicit Machine(std::string_view bytes) : rest_(bytes) {}
+    explicit Machine(std::string_view& bytes) : rest_(bytes) {}
 
     Pickle run() {
         for (;;) {
@@ -91,10 +91,22 @@ class Machine {
     }
 
     void call() {
-        PickleValue arguments = values_[pop()], function = values_[pop()];
-        const bool is_dict = function.text == "collections.OrderedDict";
-        if (is_dict) arguments.items.clear();
-        push({is_dict ? Kind::kDict : Kind::kCall, 0, function.text, std::move(arguments.items)});
+        const PickleValue &arguments = values_[pop()], &function = values_[pop()];
+        if (function.text != "collections.OrderedDict")
+            return push({Kind::kCall, 0, function.text, arguments.items});
+        // Python 2 gives its pairs of key and value as an argument, Python 3 adds them later.
+        std::vector<uint32_t> items;
+        if (!arguments.items.empty())
+            for (const uint32_t pair : values_[arguments.items[0]].items) {
+                count(1);
+                if (const auto& two = values_[pair].items; two.size() == 2)
+                    items.insert(items.end(), two.begin(), two.end());
+            }
+        push({Kind::kDict, 0, function.text, std::move(items)});
+    }
+    void push_persistent() {
+        const std::vector<uint32_t> items = values_[pop()].items;
+        push({Kind::kPersistent, 0, items.size() < 2 ? "" : values_[items[1]].text, items});
     }
     void put(uint64_t index) {
         if (index >= kMost || stack_.empty()) fail("its pickle's memo is damaged");
@@ -169,15 +181,15 @@ class Machine {
             case 0x92:
                 pop();  // NEWOBJ_EX: names of arguments
                 [[fallthrough]];
-            case 0x81:                                                        // NEWOBJ
-            case 'R': call(); return;                                         // REDUCE
-            case 'b': pop(); return;                                          // BUILD: attributes
-            case 'Q': push(Kind::kPersistent, values_[pop()].items); return;  // BINPERSID
-            case 'q': put(number(1)); return;                                 // BINPUT
-            case 'r': put(number(4)); return;                                 // LONG_BINPUT
-            case 0x94: put(memoized_); return;                                // MEMOIZE
-            case 'h': get(number(1)); return;                                 // BINGET
-            case 'j': get(number(4)); return;                                 // LONG_BINGET
+            case 0x81:                            // NEWOBJ
+            case 'R': call(); return;             // REDUCE
+            case 'b': pop(); return;              // BUILD: attributes
+            case 'Q': push_persistent(); return;  // BINPERSID
+            case 'q': put(number(1)); return;     // BINPUT
+            case 'r': put(number(4)); return;     // LONG_BINPUT
+            case 0x94: put(memoized_); return;    // MEMOIZE
+            case 'h': get(number(1)); return;     // BINGET
+            case 'j': get(number(4)); return;     // LONG_BINGET
             default:
                 fail(fmt::format(
                     "its pickle has an opcode 0x{:02x}, which protocols 2 to 5 do not write",
@@ -185,7 +197,7 @@ class Machine {
         }
     }
 
-    std::string_view rest_;
+    std::string_view& rest_;
     std::vector<PickleValue> values_;
     std::vector<uint32_t> stack_, memo_;  // places in values_
     std::vector<size_t> marks_;           // heights of the stack
@@ -194,6 +206,6 @@ class Machine {
 
 }  // namespace
 
-Pickle read_pickle(std::string_view bytes) { return Machine(bytes).run(); }
+Pickle read_pickle(std::string_view& bytes) { return Machine(bytes).run(); }
 
 }  // namespace convoy

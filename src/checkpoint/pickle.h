@@ -16,7 +16,9 @@ struct PickleValue {
     enum Kind { kOther, kNumber, kText, kSequence, kDict, kGlobal, kCall, kPersistent };
     Kind kind = kOther;
     int64_t number = 0;
-    std::string text = {};  // also "module.name" of a global, or of the function that is called
+    // Also "module.name" of a global, of the function that is called, and of a persistent id's
+    // type.
+    std::string text = {};
     // Indexes into Pickle::values: members; keys and values of a dict in turn; arguments of a call.
     std::vector<uint32_t> items = {};
 };
@@ -28,8 +30,9 @@ struct Pickle {
     const PickleValue& at(uint32_t place) const { return values[place]; }
 };
 
-// Knows the opcodes that protocols 2 to 5 write. Calls of collections.OrderedDict become dicts.
-// Values may be shared, or contain themselves; their number is bounded. Throws Error.
-Pickle read_pickle(std::string_view bytes);
+// Reads the pickle at the front of `bytes` and removes it from them. Knows the opcodes that
+// protocols 2 to 5 write. Calls of collections.OrderedDict become dicts. Values may be shared, or
+// contain themselves; their number is bounded. Throws Error.
+Pickle read_pickle(std::string_view& bytes);
 
 }  // namespace convoy

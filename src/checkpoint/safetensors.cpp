@@ -138,15 +138,12 @@ Entry entry_of(const std::string& name, const json& value, uint64_t data_bytes) 
         fail("tensor '", name, "' lies at bytes ", entry.begin, " to ", entry.end, " of ",
              data_bytes, "; is the file cut short?");
     uint64_t bytes = size_of(dtype);
-    if (bytes == 0)
-        fail("tensor '", name, "' is of type '", entry.tensor.dtype,
-             "'; expected F32, F64, F16, BF16 or I64");
     bool overflow = false;
     for (const json& dim : shape) {
         entry.tensor.shape.push_back(int64_t(whole(dim)));
         overflow |= __builtin_mul_overflow(bytes, whole(dim), &bytes);
     }
-    if (overflow || bytes != entry.end - entry.begin)
+    if (size_of(dtype) > 0 && (overflow || bytes != entry.end - entry.begin))
         fail("tensor '", name, "' has ", entry.end - entry.begin,
              " bytes, which its shape does not need");
     return entry;
@@ -180,6 +177,12 @@ SafeTensors read(std::ifstream& file, uint64_t left) {
     }
     if (end != left) fail("has ", left - end, " bytes that belong to no tensor");
     for (Entry& entry : entries) {
+        if (size_of(entry.tensor.dtype) == 0) {
+            content.left_out.emplace(entry.name, entry.tensor.dtype);
+            file.seekg(std::streamoff(entry.end - entry.begin), std::ios::cur);
+            left -= entry.end - entry.begin;
+            continue;
+        }
         entry.tensor.values =
             to_floats(entry.tensor.dtype, read_bytes(file, entry.end - entry.begin, left));
         if (entry.tensor.dtype != "I64") entry.tensor.dtype = "F32";

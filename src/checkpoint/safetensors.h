@@ -25,12 +25,14 @@ struct StoredTensor {
 
 struct SafeTensors {
     std::map<std::string, StoredTensor> tensors;
+    std::map<std::string, std::string> left_out;  // other tensors of the file, and their type
     std::map<std::string, std::string> metadata;
 };
 
 // Throws Error with the file and what is wrong: cut short, header too long, range outside the file,
-// overlapping ranges, a shape that does not match its range, an unknown type. Every number is
-// checked against the file's size before memory is allocated by it.
+// overlapping ranges, a shape that does not match its range. Every number is checked against the
+// file's size before memory is allocated by it. Tensors of other types (BOOL, F8_E4M3) are left
+// out.
 SafeTensors read_safetensors(const std::string& path);
 // Writes `path` and syncs it. `bar` counts the bytes of floats. Throws Error.
 void write_safetensors(const std::string& path, const SafeTensors& content,

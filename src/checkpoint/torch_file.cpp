@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -61,83 +62,64 @@ class ZipFile {
     archive_entry* entry_ = nullptr;
 };
 
-// libarchive trusts the header in front of each member. If the directory at the end of the file
-// says another compression, the file is damaged.
-//
-//   end        "PK\5\6", …, 12: size of the directory (4), 16: its offset (4)
-//   directory  per member "PK\1\2", …, 10: compression (2), …, 28: length of the name (2), 30: of
-//              extra fields (2), 32: of a comment (2), …, 42: offset of the header (4), 46: name
-//   header     "PK\3\4", …, 8: compression (2)
-//
-// Files above 4 GB store offsets in another way (zip64) and are not checked.
-void check_directory(const std::string& path) {
-    const StoragePtr file = open_local(path);
-    const uint64_t size = file->size();
-    const auto bytes = [&](uint64_t at, uint64_t n) {
-        std::vector<uint8_t> all(at < size ? std::min(n, size - at) : 0);
-        if (!all.empty()) file->read(at, all);
-        return all;
-    };
-    const uint64_t tail_at = size - std::min<uint64_t>(size, 22 + UINT16_MAX);
-    const std::vector<uint8_t> tail = bytes(tail_at, size);
-    const size_t end = as_text(tail).rfind("PK\5\6");
-    if (end == std::string_view::npos)
-        fail("is a zip file that is damaged or cut short: it has no directory");
-    const std::vector<uint8_t> directory =
-        bytes(little_endian(tail, end + 16), little_endian(tail, end + 12));
-    for (size_t at = 0; has_text(directory, at, "PK\1\2");) {
-        const size_t length = little_endian(directory, at + 28, 2);
-        const uint32_t header_at = little_endian(directory, at + 42);
-        const std::vector<uint8_t> header = bytes(header_at, 10);
-        const std::string_view name =
-            as_text(directory).substr(std::min(at + 46, directory.size()), length);
-        if (header_at != UINT32_MAX &&
-            (!has_text(header, 0, "PK\3\4") ||
-             little_endian(header, 8, 2) != little_endian(directory, at + 10, 2)))
-            fail("its member '", printable(name),
-                 "' is damaged: its header contradicts the zip directory");
-        at += 46 + length + little_endian(directory, at + 30, 2) +
-              little_endian(directory, at + 32, 2);
-    }
+// torch.NAMEStorage: the type of its numbers in a safetensors file, if weights have it, and bytes.
+struct Numbers {
+    const char* names;
+    const char* dtype;
+    size_t bytes;
+};
+constexpr Numbers kStorages[] = {
+    {"Float", "F32", 4},          {"Half", "F16", 2},
+    {"BFloat16", "BF16", 2},      {"Double", "F64", 8},
+    {"Long", "I64", 8},           {"Bool Byte Char QInt8 QUInt8 storage.Untyped", nullptr, 1},
+    {"Short", nullptr, 2},        {"Int QInt32", nullptr, 4},
+    {"ComplexFloat", nullptr, 8}, {"ComplexDouble", nullptr, 16}};
+Numbers numbers_of(const std::string& type) {
+    for (const Numbers& one : kStorages)
+        for (const std::string& name : split(one.names, ' '))
+            if (type == cat("torch.", name, "Storage")) return one;
+    return {};
 }
-
-const std::map<std::string_view, const char*> kStorages = {{"torch.FloatStorage", "F32"},
-                                                           {"torch.HalfStorage", "F16"},
-                                                           {"torch.BFloat16Storage", "BF16"},
-                                                           {"torch.DoubleStorage", "F64"},
-                                                           {"torch.LongStorage", "I64"}};
-constexpr std::string_view kTensor = "torch._utils._rebuild_tensor_v2",
+// A tensor before PyTorch 0.4, one since, and a parameter, which holds a tensor.
+constexpr std::string_view kTensors[] = {"torch._utils._rebuild_tensor",
+                                         "torch._utils._rebuild_tensor_v2"},
                            kParameter = "torch._utils._rebuild_parameter";
 
 constexpr size_t kMostDims = 8;
 
 // A tensor of the pickle: _rebuild_tensor_v2(storage, offset, shape, strides, …).
 struct View {
-    std::string name, key;  // key: of its storage
-    const char* dtype;      // null: a type that weights do not have
+    std::string name;
+    const char* dtype;  // null: a type that weights do not have
     uint64_t offset;
     std::vector<int64_t> shape, strides;
+    std::string key;  // of its storage
 };
+using Views = std::multimap<std::string, View>;  // by the keys of their storages
 
 View view_of(const std::string& name, const PickleValue& call, const Pickle& pickle) {
     const auto wrong = [&] { fail("tensor '", name, "' is damaged"); };
-    View view{name, "", nullptr, 0, {}, {}};
+    View view{name, nullptr, 0, {}, {}, ""};
     if (call.items.size() < 4) wrong();
-    // ("storage", its type, key, device, count of numbers)
-    const std::vector<uint32_t>& storage = pickle.at(call.items[0]).items;
-    if (pickle.at(call.items[0]).kind != PickleValue::kPersistent || storage.size() < 3) wrong();
-    const auto known = kStorages.find(pickle.at(storage[1]).text);
-    if (known == kStorages.end()) return view;
-    view.dtype = known->second;
-    view.key = pickle.at(storage[2]).text;
+    // ("storage", its type, key, device, count of numbers, part). part: None, or before PyTorch 0.4
+    // (key, offset, count) of the part of the storage that is meant.
+    const PickleValue& storage = pickle.at(call.items[0]);
+    if (storage.kind != PickleValue::kPersistent || storage.items.size() < 3) wrong();
+    if (!(view.dtype = numbers_of(storage.text).dtype)) return view;
+    view.key = pickle.at(storage.items[2]).text;
     const auto numbers = [&](uint32_t place) {
         std::vector<int64_t> values;
-        if (pickle.at(place).items.size() > kMostDims) wrong();
-        for (const uint32_t item : pickle.at(place).items) values.push_back(pickle.at(item).number);
+        const PickleValue* list = &pickle.at(place);
+        if (list->text == "torch.Size" && !list->items.empty()) list = &pickle.at(list->items[0]);
+        if (list->items.size() > kMostDims) wrong();
+        for (const uint32_t item : list->items) values.push_back(pickle.at(item).number);
         return values;
     };
     view.shape = numbers(call.items[2]), view.strides = numbers(call.items[3]);
     view.offset = uint64_t(pickle.at(call.items[1]).number);
+    if (storage.items.size() > 5)
+        if (const PickleValue& part = pickle.at(storage.items[5]); part.items.size() == 3)
+            view.offset += uint64_t(pickle.at(part.items[1]).number);
     if (view.shape.size() != view.strides.size()) wrong();
     return view;
 }
@@ -176,32 +158,71 @@ std::vector<float> take(const View& view, std::string_view storage, uint64_t& le
     return values;
 }
 
-// The tensors of a dict. left_out: names of its other values that a call made.
-std::vector<View> tensors_of(const PickleValue& dict, const Pickle& pickle,
-                             std::vector<std::string>& left_out) {
-    std::vector<View> views;
+// The tensors of a dict. left_out: its other values that a call made, and their type.
+Views tensors_of(const PickleValue& dict, const Pickle& pickle,
+                 std::map<std::string, std::string>& left_out) {
+    Views views;
     left_out.clear();
     for (size_t i = 0; dict.kind == PickleValue::kDict && i + 1 < dict.items.size(); i += 2) {
         const PickleValue &key = pickle.at(dict.items[i]), *value = &pickle.at(dict.items[i + 1]);
         if (value->kind == PickleValue::kCall && value->text == kParameter && !value->items.empty())
             value = &pickle.at(value->items[0]);
         if (value->kind != PickleValue::kCall) continue;
-        if (value->text == kTensor) {
+        const bool is_tensor = std::ranges::count(kTensors, value->text) > 0;
+        if (is_tensor) {
             if (key.kind != PickleValue::kText || !is_utf8(key.text))
                 fail("a tensor has a name that is no text");
-            views.push_back(view_of(key.text, *value, pickle));
-            if (views.back().dtype) continue;
-            views.pop_back();
+            View view = view_of(key.text, *value, pickle);
+            if (view.dtype) {
+                views.emplace(view.key, std::move(view));
+                continue;
+            }
         }
-        left_out.push_back(cat("'", printable(key.text), "' (", printable(value->text), ")"));
+        left_out[key.text] = is_tensor ? pickle.at(value->items[0]).text : value->text;
     }
     return views;
 }
 
-SafeTensors read_torch(const std::string& path, Log& log) {
-    uint64_t room = 2 * std::filesystem::file_size(path) + 65536;  // of members
-    uint64_t left = room;  // numbers of tensors, which may share storages
-    check_directory(path);
+std::string text_of(const std::map<std::string, std::string>& left_out) {
+    std::vector<std::string> all;
+    for (const auto& [name, type] : left_out)
+        all.push_back(cat("'", printable(name), "' (", printable(type), ")"));
+    return some_of(all, 24);
+}
+
+// The tensors of a file's main pickle.
+Views wanted_of(const Pickle& pickle, SafeTensors& content) {
+    const PickleValue& root = pickle.at(pickle.root);
+    Views views;
+    for (const char* usual :
+         {"state_dict", "model", "model_state_dict", "net", "ema", "weights", "model_ema"})
+        for (size_t i = 0;
+             root.kind == PickleValue::kDict && views.empty() && i + 1 < root.items.size(); i += 2)
+            if (pickle.at(root.items[i]).text == usual)
+                views = tensors_of(pickle.at(root.items[i + 1]), pickle, content.left_out);
+    if (views.empty()) views = tensors_of(root, pickle, content.left_out);
+    if (views.empty())
+        fail(
+            "holds no dict of tensors, at the top or as state_dict or model",
+            root.kind == PickleValue::kCall ? cat(", but an object of ", printable(root.text)) : "",
+            content.left_out.empty() ? "" : cat("; it has ", text_of(content.left_out)),
+            ": load it in PyTorch and torch.save() its state_dict()");
+    return views;
+}
+
+// Moves the tensors of a storage from `wanted` to the content.
+void take_all(Views& wanted, const std::string& key, std::string_view storage, uint64_t& left,
+              SafeTensors& content) {
+    const auto [begin, end] = wanted.equal_range(key);
+    for (auto view = begin; view != end; ++view)
+        content.tensors[view->second.name] = {
+            std::string(view->second.dtype) == "I64" ? "I64" : "F32", view->second.shape,
+            take(view->second, storage, left)};
+    wanted.erase(begin, end);
+}
+
+SafeTensors read_zip(const std::string& path, uint64_t room) {
+    uint64_t left = room;  // room: of members. left: numbers of tensors, which may share storages
     std::string folder;
     std::map<std::string, std::string> heads;  // the small members
     for (ZipFile zip(path); zip.next();) {
@@ -216,46 +237,53 @@ SafeTensors read_torch(const std::string& path, Log& log) {
         fail("is a TorchScript program: load it in PyTorch and torch.save() its state_dict()");
     if (heads.contains(folder + "byteorder") && heads[folder + "byteorder"] != "little")
         fail("was saved on a big-endian machine");
-    const Pickle pickle = read_pickle(heads[folder + "data.pkl"]);
-
-    const PickleValue& root = pickle.at(pickle.root);
-    std::vector<View> views;
-    std::vector<std::string> left_out;
-    for (const char* usual :
-         {"state_dict", "model", "model_state_dict", "net", "ema", "weights", "model_ema"})
-        for (size_t i = 0;
-             root.kind == PickleValue::kDict && views.empty() && i + 1 < root.items.size(); i += 2)
-            if (pickle.at(root.items[i]).text == usual)
-                views = tensors_of(pickle.at(root.items[i + 1]), pickle, left_out);
-    if (views.empty()) views = tensors_of(root, pickle, left_out);
-    if (views.empty())
-        fail(
-            "holds no dict of tensors, at the top or as state_dict or model",
-            root.kind == PickleValue::kCall ? cat(", but an object of ", printable(root.text)) : "",
-            left_out.empty() ? "" : cat("; it has ", join_text(left_out)),
-            ": load it in PyTorch and torch.save() its state_dict()");
-    if (!left_out.empty())
-        log.notice(path,
-                   ": left out, because they are not tensors of weights: ", join_text(left_out));
-
-    std::map<std::string, std::vector<const View*>> wanted;  // by member
-    for (const View& view : views) wanted[cat(folder, "data/", view.key)].push_back(&view);
     SafeTensors content;
-    for (ZipFile zip(path); zip.next();) {
-        const auto found = wanted.find(zip.name());
-        if (found == wanted.end()) continue;
-        const std::string storage = zip.read(room);
-        for (const View* view : found->second)
-            content.tensors[view->name] = {std::string(view->dtype) == "I64" ? "I64" : "F32",
-                                           view->shape, take(*view, storage, left)};
-        wanted.erase(found);
+    std::string_view bytes = heads[folder + "data.pkl"];
+    Views wanted = wanted_of(read_pickle(bytes), content);
+    folder += "data/";
+    for (ZipFile zip(path); zip.next();)
+        if (const std::string name = zip.name(); name.starts_with(folder))
+            if (const std::string key = name.substr(folder.size()); wanted.contains(key))
+                take_all(wanted, key, zip.read(room), left, content);
+    if (!wanted.empty()) fail("has no member '", folder, printable(wanted.begin()->first), "'");
+    return content;
+}
+
+constexpr std::string_view kMagic("\x8a\nl\xfc\x9c\x46\xf9 j\xa8P\x19.", 13);  // before 1.6
+
+SafeTensors read_before_zip(const std::string& path, uint64_t left) {
+    const StoragePtr file = open_local(path);
+    std::vector<uint8_t> all(file->size());
+    file->read(0, all);
+    std::string_view rest = as_text(all);
+    for (int i = 0; i < 3; ++i) read_pickle(rest);  // kMagic, the version 1001, sizes of C's types
+    const Pickle pickle = read_pickle(rest), keys = read_pickle(rest);
+    SafeTensors content;
+    Views wanted = wanted_of(pickle, content);
+    std::map<std::string, std::string> types;  // of storages
+    for (const PickleValue& value : pickle.values)
+        if (value.kind == PickleValue::kPersistent && value.items.size() > 2)
+            types.try_emplace(pickle.at(value.items[2]).text, value.text);
+    for (const uint32_t place : keys.at(keys.root).items) {
+        const std::string& key = keys.at(place).text;
+        const size_t size = numbers_of(types[key]).bytes;
+        if (size == 0)
+            fail("storage '", printable(key), "' is of an unknown type '", printable(types[key]),
+                 "'");
+        uint64_t count = 0;
+        std::memcpy(&count, rest.data(), std::min(rest.size(), sizeof count));
+        if (rest.size() < sizeof count || count > (rest.size() - sizeof count) / size)
+            fail("is cut short in storage '", printable(key), "'");
+        take_all(wanted, key, rest.substr(sizeof count, count * size), left, content);
+        rest.remove_prefix(sizeof count + count * size);
     }
-    if (!wanted.empty()) fail("has no member '", printable(wanted.begin()->first), "'");
+    if (!wanted.empty()) fail("has no storage '", printable(wanted.begin()->first), "'");
     return content;
 }
 
 // Drops the words that DataParallel, torch.compile and trainers add to names: module and _orig_mod
-// everywhere, other prefixes if most names begin with them.
+// everywhere, other prefixes if most names begin with them. Joins what later torchvision joins:
+// denselayer1.norm.1 → denselayer1.norm1.
 void drop_wrappers(SafeTensors& content, const std::string& path, Log& log) {
     std::map<std::string, std::string> names;  // plain → as it is
     std::set<std::string> dropped;
@@ -264,6 +292,10 @@ void drop_wrappers(SafeTensors& content, const std::string& path, Log& log) {
         for (const std::string& part : split(name, '.'))
             if (part == "module" || part == "_orig_mod")
                 dropped.insert(part);
+            else if ((part == "1" || part == "2") && parts.size() > 1 &&
+                     (parts.back() == "norm" || parts.back() == "conv") &&
+                     parts[parts.size() - 2].starts_with("denselayer"))
+                parts.back() += part;
             else
                 parts.push_back(part);
         names[join_text(parts, ".")] = name;
@@ -280,10 +312,11 @@ void drop_wrappers(SafeTensors& content, const std::string& path, Log& log) {
             dropped.insert(prefix.substr(0, prefix.size() - 1));
         }
     }
-    if (dropped.empty() || names.size() != content.tensors.size()) return;
+    if (names.size() != content.tensors.size()) return;
     std::map<std::string, StoredTensor> tensors;
     for (const auto& [plain, name] : names) tensors[plain] = std::move(content.tensors[name]);
     content.tensors = std::move(tensors);
+    if (dropped.empty()) return;
     log.notice(path, ": '", join_text(dropped, ".', '"), ".' is dropped from the names of tensors");
 }
 
@@ -293,17 +326,14 @@ SafeTensors read_weights(const std::string& path, Log& log) {
     std::string head(512, '\0');
     std::ifstream(path, std::ios::binary).read(head.data(), std::streamsize(head.size()));
     SafeTensors content;
-    if (head.starts_with("PK\3\4")) {
+    const bool is_zip = head.starts_with("PK\3\4");
+    if (is_zip || (head[0] == '\x80' && head.substr(0, 32).find(kMagic) != head.npos)) {
         try {
-            content = read_torch(path, log);
+            const uint64_t room = 2 * std::filesystem::file_size(path) + 65536;
+            content = is_zip ? read_zip(path, room) : read_before_zip(path, room);
         } catch (const Error& error) {
             fail(path, ": ", error.what());
         }
-    } else if (head.starts_with("\x80\2\x8a\n") || head.substr(257, 5) == "ustar") {
-        fail(path,
-             " is in PyTorch's format from before 1.6; convert it: python3 -c \"import torch; "
-             "torch.save(torch.load('",
-             path, "', weights_only=True), 'converted.pth')\"");
     } else if (std::filesystem::is_regular_file(path) && head[8] != '{') {  // of the header
         fail(path,
              " is neither a safetensors file nor one that PyTorch's torch.save() wrote: give "
@@ -311,6 +341,9 @@ SafeTensors read_weights(const std::string& path, Log& log) {
     } else {
         content = read_safetensors(path);
     }
+    if (!content.left_out.empty())
+        log.notice(path, ": left out, because they are not tensors of weights: ",
+                   text_of(content.left_out));
     if (!content.metadata.contains("model_text")) drop_wrappers(content, path, log);
     size_t count = 0;
     std::string first;

@@ -6,8 +6,13 @@
 //   NAME/data/KEY    a storage: little-endian numbers; each tensor has an offset and strides in it
 //   NAME/byteorder   "little"; may be missing
 //
-// Reading is safe with files from strangers: nothing is run (pickle.h), members have checksums, a
-// tensor must lie within its storage, and nothing may take much more memory than the file.
+//   before 1.6: five pickles (a magic number, the version 1001, sizes of C's types, the dict, a
+//   list of KEYs), then for each KEY the count of its storage's numbers (8) and these,
+//   little-endian
+//
+// Reading is safe with files from strangers: nothing is run (pickle.h), members of zip files have
+// checksums, a tensor must lie within its storage, and nothing may take much more memory than the
+// file.
 #pragma once
 
 #include "src/base/log.h"
@@ -17,7 +22,8 @@ namespace convoy {
 
 // Reads weights from a safetensors file or a file of PyTorch, by its first bytes. `log` names the
 // prefixes that are dropped (module., _orig_mod., model., backbone., net.), values that are not
-// tensors, and weights that are NaN or infinite. Throws Error with the file and what is wrong.
+// tensors of weights, and weights that are NaN or infinite. Names that torchvision changes on
+// loading (densenet's norm.1) become the new ones. Throws Error with the file and what is wrong.
 SafeTensors read_weights(const std::string& path, Log& log);
 
 }  // namespace convoy

@@ -66,6 +66,9 @@ ImportReport import_weights(const SafeTensors& from, Model& model, Backend& back
         const auto found = from.tensors.find(param->name);
         const bool missing = found == from.tensors.end();
         if (!missing && found->second.shape == shape) continue;
+        if (const auto other = from.left_out.find(param->name); other != from.left_out.end())
+            fail("'", param->name, "' is of type '", printable(other->second),
+                 "' in the weights, which is not read: save it as float32");
         if (!partial && missing)
             fail("the weights have no '", param->name, "' (", shape_text(shape),
                  "), which the model has");

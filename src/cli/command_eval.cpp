@@ -5,6 +5,7 @@
 #include "data/storage.h"
 #include "src/base/check.h"
 #include "src/base/clock.h"
+#include "src/base/text.h"
 #include "src/checkpoint/checkpoint.h"
 #include "src/cli/commands.h"
 #include "src/job/device_choice.h"
@@ -121,9 +122,8 @@ int eval_in_job(JobSession& job) {
         job.log.info("wrote ", config.report, "/report.html and report.json");
     }
     const uint64_t bad = uint64_t(sums.skipped) + source->damaged();
-    if (double(bad) > config.max_bad * double(source->size()))
-        fail(bad, " images did not decode, more than --max-bad ", config.max_bad,
-             " allows: `trainer check` names all of them");
+    const std::string why = too_many_bad(bad, source->size(), config.max_bad, "images");
+    if (!why.empty()) fail(why);
     const std::string missed = missed_demands(result, config.min_top1, config.min_recall);
     if (!missed.empty()) job.log.notice(missed);
     return missed.empty() ? 0 : 3;

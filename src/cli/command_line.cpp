@@ -72,19 +72,16 @@ static void refuse_unknown_variables(const Environment& environment) {
     std::vector<std::string> names = {"CONVOY_TOKEN", "CONVOY_HOSTS"};
     for (const Option& option : options()) names.push_back(environment_name(option.name));
     for (const auto& [name, value] : environment) {
-        std::string upper = name, option = "-";
+        std::string upper = name;
         for (char& letter : upper) letter = char(std::toupper(uint8_t(letter)));
         if (!upper.starts_with("CONVOY_") || upper.starts_with("CONVOY_TEST_") || value.empty() ||
             std::ranges::count(names, name) > 0 || value.starts_with("tcp://") ||
             name.find("_SERVICE_") != name.npos || name.find("_PORT_") != name.npos)
             continue;
-        for (const char letter : upper.substr(6))
-            option += letter == '_' ? '-' : char(std::tolower(uint8_t(letter)));
-        const std::string instead = replacement(option), near = nearest(upper, names);
-        fail(printable(name), " is set, but there is no option ", printable(option),
-             !instead.empty() ? cat("; use ", instead)
-             : near.empty()   ? "; unset it, or see trainer --help-all"
-                              : cat("; did you mean ", near, "?"));
+        const std::string near = nearest(upper, names);
+        fail(
+            printable(name), " is set, but there is no such option; ",
+            near.empty() ? "unset it, or see trainer --help-all" : cat("did you mean ", near, "?"));
     }
 }
 

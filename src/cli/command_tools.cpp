@@ -129,7 +129,8 @@ int command_export(const CommandLine& line, Log& log, const Stop&) {
         write_safetensors(config.out, content);
     }
     log.info("wrote ", config.out, ": ", content.tensors.size(), " tensors, ",
-             count_text(double(std::filesystem::file_size(config.out))), "B, from ", file);
+             count_text(double(std::filesystem::file_size(config.out))), "B, from ", file,
+             content.left_out.empty() ? "" : ", whose tensors of other types are left out");
     return 0;
 }
 

@@ -80,7 +80,8 @@ void apply_launcher(CommandLine& line, const Environment& environment) {
             if (option == std::string("coord")) {
                 const std::string port =
                     look(name.starts_with("PET_") ? "PET_MASTER_PORT" : "MASTER_PORT");
-                value += ":" + (port.empty() ? "29400" : port);
+                const bool is_v6 = std::ranges::count(value, ':') > 1 && value[0] != '[';
+                value = (is_v6 ? "[" + value + "]" : value) + ":" + (port.empty() ? "29400" : port);
             }
 
             const auto [given, is_new] = line.given.try_emplace(option, name);

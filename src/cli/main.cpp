@@ -4,8 +4,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <exception>
+#include <new>
 #include <system_error>
 
 #include "src/base/terminal.h"
@@ -17,36 +20,63 @@ using namespace convoy;
 // A signal belongs to the process, so this is the only global state.
 static std::atomic<int> caught = 0;  // threads ask too
 
+// Count as SIGTERM, unless the caller ignores them, as nohup does: a terminal that closes, a batch
+// system that announces the end of the job, and a limit of processor time. They may be repeated.
+constexpr int kNotices[] = {SIGHUP, SIGUSR1, SIGXCPU};
+
+static bool is_notice(int number) { return std::ranges::count(kNotices, number) > 0; }
+
 static void on_signal(int number) {
-    if (number == SIGHUP) {  // a terminal that closes may send several
-        int none = 0;
-        caught.compare_exchange_strong(none, SIGTERM);
-        return;
-    }
-    if (caught) _exit(128 + number);  // the second one ends the process at once
+    const int before = caught;
+    if (is_notice(number) && before) return;
+    if (before && !is_notice(before)) _exit(128 + number);  // the second one ends at once
     caught = number;
 }
 
-// The first SIGINT or SIGTERM, or 0. SIGHUP counts as SIGTERM, unless nohup ignores it. Signals are
-// caught from the first call on; before that a signal ends the process.
+// The first SIGINT or SIGTERM, or 0. Signals are caught from the first call on; before that a
+// signal ends the process.
 static int stop_signal() {
-    static const bool installed = [] {
+    [[maybe_unused]] static const bool installed = [] {
         struct sigaction action {};
         action.sa_handler = on_signal;
         action.sa_flags = SA_RESTART;
-        struct sigaction hangup {};
-        sigaction(SIGHUP, nullptr, &hangup);
-        if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
-        return sigaction(SIGINT, &action, nullptr) == 0 &&
-               sigaction(SIGTERM, &action, nullptr) == 0;
+        for (int number : {SIGINT, SIGTERM}) sigaction(number, &action, nullptr);
+        for (int number : kNotices) {
+            struct sigaction inherited {};
+            sigaction(number, nullptr, &inherited);
+            if (inherited.sa_handler != SIG_IGN) sigaction(number, &action, nullptr);
+        }
+        return true;
     }();
-    return installed ? caught.load() : 0;
+    return is_notice(caught) ? SIGTERM : caught.load();
 }
 
 // The kernel drops signals to the first process of a container if it has no handler, so stopping
 // the container would take until it is killed. Commands that call stop_signal() replace this one.
 static void end_on_signals() {
     for (int number : {SIGINT, SIGTERM}) signal(number, [](int n) { _exit(128 + n); });
+}
+
+struct OutOfMemory : std::bad_alloc {
+    const char* what() const noexcept override {
+        return "out of memory: the machine has no more, or a limit is reached (ulimit -v); use a "
+               "smaller --batch or --size, or fewer --threads and --decode-threads";
+    }
+};
+static std::atomic<bool> memory_was_short = false;
+
+static void on_no_memory() {
+    memory_was_short = true;
+    throw OutOfMemory();
+}
+
+// An exception cannot reach main() from the network's threads, from noexcept functions (some of
+// std::filesystem's), or if printing its text takes memory that is not there. This takes none.
+static void on_terminate() {
+    if (!memory_was_short) __gnu_cxx::__verbose_terminate_handler();
+    for (const char* part : {"error: ", OutOfMemory().what(), "\n"})
+        if (write(STDERR_FILENO, part, strlen(part)) < 0) break;
+    _exit(1);
 }
 
 static Environment environment() {
@@ -91,6 +121,8 @@ int main(int argc, char** argv) {
         if (fcntl(stream, F_GETFD) == -1) open("/dev/null", O_RDWR);
     // A closed pipe or socket, and a limit on the file size, become errors of the write.
     for (int number : {SIGPIPE, SIGXFSZ}) signal(number, SIG_IGN);
+    std::set_new_handler(on_no_memory);
+    std::set_terminate(on_terminate);
     Log log;
     Command command{};  // none yet
     try {
@@ -112,7 +144,11 @@ int main(int argc, char** argv) {
         sigset_t trace;
         sigemptyset(&trace), sigaddset(&trace, SIGUSR2);
         sigprocmask(SIG_BLOCK, &trace, nullptr);
-        const int status = row_of(command).run(line, log, stop_signal);
+        int status = row_of(command).run(line, log, stop_signal);
+        if (is_notice(caught) && status == 128 + SIGTERM) {
+            log.notice("signal ", caught, " counts as SIGTERM (", SIGTERM, ")");
+            status = 128 + caught;
+        }
         log.detail(fmt::format("took {:.2f} s of processors", double(clock()) / CLOCKS_PER_SEC));
         return with_output(status, command);
     } catch (const std::exception& error) {
@@ -121,7 +157,12 @@ int main(int argc, char** argv) {
         const auto* failure = dynamic_cast<const std::system_error*>(&error);
         if (failure && failure->code() == std::errc::broken_pipe && std::ferror(stdout))
             return 128 + SIGPIPE;
-        Log(stderr).error(cat(log.prefix(), in_red("error:", stderr), " "), error.what());
-        return stop_signal() ? 128 + stop_signal() : 1;
+        const bool no_thread =
+            failure && failure->code() == std::errc::resource_unavailable_try_again;
+        Log(stderr).error(cat(log.prefix(), in_red("error:", stderr), " "),
+                          no_thread ? "no more threads can be created (ulimit -u, ulimit -v): give "
+                                      "smaller --threads and --decode-threads"
+                                    : error.what());
+        return caught ? 128 + caught : 1;
     }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "src/base/check.h"
+#include "src/base/text.h"
 #include "src/train/learning_rate.h"
 
 namespace convoy {
@@ -245,10 +246,9 @@ void TrainRun::say_that_it_stops() {
 }
 
 void TrainRun::check_bad(int64_t skipped, int64_t samples, const char* what) const {
-    if (double(skipped) > config_.max_bad * double(samples))
-        throw JobError(cat(skipped, " of ", samples, " ", what,
-                           " are bad or missing, more than --max-bad ", config_.max_bad,
-                           " allows; `trainer check` names them all"));
+    if (const auto why = too_many_bad(uint64_t(skipped), uint64_t(samples), config_.max_bad, what);
+        !why.empty())
+        throw JobError(why);
 }
 
 int TrainRun::finish() {

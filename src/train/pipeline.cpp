@@ -11,8 +11,7 @@
 //                     the rest is the bubble, with M = 8 and S = 2 a ninth
 //   bytes per cut     2 · images · floats at the cut · 4, half with --wire bf16
 //   memory            weights, gradients and optimizer state of one stage (on CPUs), and the
-//                     activations of up to S − s + 1 micro-batches in stage s; of one micro-batch
-//                     with CONVOY_RECOMPUTE=1, which repeats forward passes (Chen et al., 2016)
+//                     activations of up to S − s + 1 micro-batches in stage s
 //
 // The order is 1f1b: Narayanan et al., "PipeDream" (SOSP 2019), with one update per step, as in
 // Megatron-LM. Neighbours exchange activations over direct links (net/links.h). The replicas of a

@@ -1,7 +1,6 @@
 #include "src/train/replicas.h"
 
 #include <algorithm>
-#include <system_error>
 
 #include "src/base/check.h"
 
@@ -58,10 +57,9 @@ Replicas::Replicas(Model& model, Backend& backend,
     }
     try {
         for (size_t r = 1; r < replicas_.size(); ++r) threads_.emplace_back([this, r] { work(r); });
-    } catch (const std::system_error& error) {
+    } catch (...) {
         stop();
-        fail("--threads RxT with R = ", replicas_.size(),
-             ": cannot create their threads: ", error.what(), "; use a smaller number");
+        throw;
     }
 }
 

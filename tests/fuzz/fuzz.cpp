@@ -263,6 +263,7 @@ std::vector<Bytes> seeds_of(const std::string& target) {
     if (target == "torch") {
         const std::string tensor = pickled_tensor("w", {2, 3}, {3, 1});
         return {text(pickled_dict(tensor)), text(torch_file(pickled_dict(tensor))),
+                text(torch_file_before_zip(pickled_dict(tensor))),
                 text("\x80\x02}" + pickled("model") + "ccollections\nOrderedDict\n)R(" + tensor +
                      "uN\x86\x87]a\x8c\x01xh\x01q\x01su.")};
     }
