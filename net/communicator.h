@@ -251,19 +251,11 @@ struct Job {
 };
 
 // Joins the job: one outbound connection to the coordinator, one listening port. Rank 0 serves the
-// coordinator on a thread of this process, unless one already listens there. Blocks until all ranks
+// coordinator on a thread of this process. Blocks until all ranks
 // have joined and the ring is open; retries with back-off and fresh DNS until join_timeout, and
 // logs who is missing. `log` must outlive the communicator, which logs silent ranks and stalls.
 // `stop` is polled while waiting, here and in regroup(): the signal that ends the wait by an Error.
 Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop = {});
-
-// Serves the coordinator alone (`./trainer coordinator`), one job after the other, at `host:port`
-// ("" or "0.0.0.0": every address; port 0: the system picks) until stop() is non-zero. `listening`
-// is called once with the port.
-void serve_coordinator(const std::string& host, uint16_t port, int world, Log& log,
-                       const std::function<int()>& stop,
-                       const std::function<void(uint16_t)>& listening = {},
-                       const Access& access = {});
 
 // Equal for two ranks on one kernel, in any containers: such ranks share processors.
 std::string machine_id();

@@ -24,14 +24,13 @@ std::string offer_message(const wire::Welcome& job, const std::string& what) {
         wire::Offer{job.job, job.server, job.rules, job.peers, what, job.generation});
 }
 
-Coordinator::Coordinator(const Options& options)
-    : options_(options), job_(options.id), roster_(options.world, options.id, {}) {}
+Coordinator::Coordinator(const Options& options, uint64_t job)
+    : options_(options), job_(job), roster_(options.world, options.process) {}
 
 Coordinator::Coordinator(const Options& options, const Heritage& heritage, Time now)
-    : Coordinator(options) {
+    : Coordinator(options, heritage.last.job) {
     now_ = now;
     const wire::Welcome& last = heritage.last;
-    job_ = last.job;
     generation_ = last.generation;
     ring_ = heritage.open;
     break_ring(-1, heritage.why);
@@ -39,8 +38,7 @@ Coordinator::Coordinator(const Options& options, const Heritage& heritage, Time 
         regroup_.maybe_open(ring, now_);
         add_newcomers(ring_, ring);
     }
-    const int server =
-        last.server < 0 ? -1 : rank_of(ring_, last.peers[size_t(last.server)].process);
+    const int server = rank_of(ring_, last.peers[size_t(last.server)].process);
     if (server >= 0)
         heritage.server_left ? regroup_.left(server) : regroup_.cut(server, heritage.why);
     for (const uint64_t process : heritage.dead)
@@ -86,15 +84,12 @@ void Coordinator::on(const event::Disconnected& event) {
 // ---- the ranks of a new job ---------------------------------------------------------------------
 
 void Coordinator::join_first(Client& client) {
+    if (stage_ == Stage::ended) return refuse(client, true, "the job there has ended");
     if (stage_ != Stage::gathering || is_again())
         return refuse(client, true,
                       cat("a job of ", ring_.world, " ranks is running there",
                           elastic() ? "; --join adds a rank to it" : ""));
     const auto members = clients(Role::member);
-    if (members.size() > options_.most_clients)
-        return refuse(
-            client, true,
-            cat(options_.most_clients, " ranks are here: `ulimit -n` there allows no more"));
     // The same rank, or process, at the same port of the same host: the earlier one has ended,
     // though its connection has not closed here yet.
     const wire::Join& join = client.join;
@@ -105,12 +100,11 @@ void Coordinator::join_first(Client& client) {
             actions_.push_back(action::HangUp{c->id});
             disconnected(*c, "it joined again");
         }
-    const std::string news = cat(client.name(), " of ", join.host, " has joined");
     for (const Roster::Refusal& refusal : roster_.add(client.id, join))
         refuse(clients_.at(refusal.id), false, refusal.why);
     if (client.refused) return;
     const std::string status = roster_.status();
-    if (!tell_status(news, status)) send(client, wire::encode_text(wire::Type::status, status));
+    if (!tell_status(status)) send(client, wire::encode_text(wire::Type::status, status));
     if (!roster_.complete()) return;
     const Roster::Assignment assignment = roster_.assign_ranks();
     ring_ = assignment.welcome;
@@ -122,26 +116,17 @@ void Coordinator::join_first(Client& client) {
 
 void Coordinator::refuse(Client& client, bool again, const std::string& reason) {
     const std::string why = reason.substr(0, kRefusalText);
-    if (!again) {
-        const std::string line =
-            refused_.line(now_, cat(client.join.address, " was refused: ", why));
-        if (!line.empty()) {
-            log(line);
-            broadcast(wire::encode_text(wire::Type::status, cat("refused: ", why)));
-        }
-    }
+    if (!again && !refused_.line(now_, why).empty())
+        broadcast(wire::encode_text(wire::Type::status, cat("refused: ", why)));
     send(client, wire::encode(wire::Refuse{again, why}));
     retire(client, /*refused=*/true);
 }
 
 // Tells all ranks who is here and who is missing. If many ranks come and go, it waits a while.
-bool Coordinator::tell_status(const std::string& news, const std::string& status) {
+bool Coordinator::tell_status(const std::string& status) {
     is_told_ = !told_.line(now_, status).empty();
-    if (!is_told_) return false;
-    if (!news.empty()) log(news);
-    log(status);
-    broadcast(wire::encode_text(wire::Type::status, status));
-    return true;
+    if (is_told_) broadcast(wire::encode_text(wire::Type::status, status));
+    return is_told_;
 }
 
 // ---- messages of the ranks ----------------------------------------------------------------------
@@ -181,7 +166,6 @@ void Coordinator::handle_ready(Client& client) {
     if (!std::ranges::all_of(members, &Client::ready)) return;
     stage_ = Stage::running, waits_since_.reset();
     base_ = {};
-    log(cat("all edges are open: the job of ", members.size(), " ranks runs"));
     broadcast(wire::encode_empty(wire::Type::generation, generation_));
     call_for_newcomers();
 }
@@ -201,7 +185,6 @@ void Coordinator::handle_abort(Client& client, const wire::Message& message) {
             probe(member(abort.lost));
     } else if (abort.end == wire::End::membership && elastic()) {
         own_rank_left_ |= member(client.rank).process == options_.process;
-        log(cat(client.name(), " fails and leaves: ", abort.why));
         lose({client.rank}, abort.why);
         decide();
     } else {
@@ -218,8 +201,7 @@ void Coordinator::handle_leave(Client& client) {
     own_rank_left_ |= member(client.rank).process == options_.process;
     send(client, wire::encode_empty(wire::Type::leave));
     if (std::ranges::all_of(clients(Role::member), &Client::left)) {
-        log("the job is done");
-        next_job();
+        end_job();
     } else if (stage_ == Stage::forming) {
         break_ring(client.rank, "it left before the ring was open");
     } else if (is_again()) {
@@ -235,7 +217,7 @@ void Coordinator::disconnected(Client& client, const std::string& why) {
         retire(client);
         roster_.remove(client.id);
         if (stage_ == Stage::gathering && !is_again())
-            tell_status("", cat(client.join.address, " has left: ", roster_.status()));
+            tell_status(cat(client.join.address, " has left: ", roster_.status()));
         return;
     }
     if (client.left) return retire(client);
@@ -269,7 +251,6 @@ void Coordinator::retire(Client& client, bool refused) {
 // The ring of this generation has ended, and its ranks are asked to come back.
 void Coordinator::break_ring(int lost, const std::string& why) {
     const std::string cause = lost < 0 ? why : cat(name(lost), ": ", why);
-    log(cat("ring ", generation_, " ends: ", cause));
     // Ranks in the middle of a step come back when it ends; ranks that open edges come at once.
     if (stage_ != Stage::forming) due_ = Time::max();
     stage_ = Stage::gathering;
@@ -313,8 +294,9 @@ void Coordinator::join_again(Client& client) {
     const bool is_full = is_new && (newcomers.size() >= kMostNewcomers ||
                                     ring_.world + int(newcomers.size()) >= wire::kMaxWorld);
     // This coordinator has no ring: the coordinator that the rank looks for is dead.
-    const bool is_anew = ring_.world == 0 && generation_ == 1;
-    if (is_anew || !elastic() || join.job != job_ || is_full || (client.rank < 0 && !is_new)) {
+    const bool is_anew = ring_.world == 0;
+    if (is_anew || !elastic() || join.job != job_ || stage_ == Stage::ended || is_full ||
+        (client.rank < 0 && !is_new)) {
         const std::string why = is_anew ? cat("no job trains there yet: ", roster_.status())
                                 : is_full
                                     ? cat("the job has ", ring_.world, " ranks and ",
@@ -431,7 +413,6 @@ void Coordinator::form_again() {
     for (const int rank : members) {
         const wire::Member& peer = base_.peers[size_t(rank)];
         ring_.peers.push_back(peer);
-        if (options_.process != 0 && peer.process == options_.process) ring_.server = ring_.world;
         ++ring_.world;
     }
     for (Client* client : clients(Role::member)) {
@@ -449,18 +430,14 @@ void Coordinator::form_again() {
     while (order.size() < ring_.peers.size()) order.push_back(int(order.size()));
     ring_.why = regroup_.news();
     ring_.ring = ring_order(ring_.peers, order);
-    log(cat("ring ", generation_, ": ", ring_.why));
     welcome_all();
 }
 
 void Coordinator::welcome_all() {
     ring_.generation = generation_, ring_.id = fresh_id();
+    ring_.server = rank_of(ring_, options_.process);
     std::vector<std::string> addresses;
-    previous_.clear();
-    for (int rank = 0; rank < ring_.world; ++rank) {
-        addresses.push_back(member(rank).address);
-        previous_[member(rank).host].push_back(rank);
-    }
+    for (const wire::Member& peer : ring_.peers) addresses.push_back(peer.address);
     left_.clear();
     stage_ = Stage::forming;
     due_ = now_ + kFormPatience;
@@ -571,7 +548,7 @@ void Coordinator::on(const event::Tick&) {
             actions_.push_back(action::HangUp{client->id});
     if (stage_ == Stage::running)
         if (const auto stalled = watch_.report(now_)) notice(*stalled);
-    if (stage_ == Stage::gathering && !is_again() && !is_told_) tell_status("", roster_.status());
+    if (stage_ == Stage::gathering && !is_again() && !is_told_) tell_status(roster_.status());
     hurry();
     decide();
     tell_wait();
@@ -631,23 +608,19 @@ void Coordinator::check_silence(Client& client) {
 // ---- the end of a job, and small parts ----------------------------------------------------------
 
 void Coordinator::stop_job(int lost, const std::string& why, wire::End end) {
-    log(why);
     broadcast(wire::encode(wire::Abort{lost, why, end, generation_}));
-    next_job();
+    end_job();
 }
 
-void Coordinator::next_job() {
+// Whoever asks from now on is told so.
+void Coordinator::end_job() {
     for (auto& [id, client] : clients_) {
         if (client.role == Role::newcomer)
             send(client, wire::encode(wire::Abort{-1, "the job has ended", wire::End::membership}));
         if (client.role != Role::former) client.role = Role::former, client.heard = now_;
     }
-    job_ = fresh_id();
-    ++generation_;
-    ring_ = base_ = {};
-    accusations_.clear();
-    stage_ = Stage::gathering;
-    roster_ = Roster(options_.world, options_.id, previous_);
+    stage_ = Stage::ended;
+    due_ = Time::max();
 }
 
 std::vector<Coordinator::Client*> Coordinator::clients(Role role) {
@@ -663,30 +636,12 @@ void Coordinator::broadcast(const std::string& message) {
 }
 
 void Coordinator::notice(const std::string& text) {
-    log(text);
     broadcast(wire::encode_text(wire::Type::notice, text));
 }
 
 bool Coordinator::has_rank(int client) const {
     const auto found = clients_.find(client);
     return found != clients_.end() && found->second.rank >= 0;
-}
-
-std::string Coordinator::offer() const {
-    if (ring_.world > 0) return offer_message(ring_, "");
-    return wire::encode(
-        wire::Refuse{true, cat("no job trains there yet: ", roster_.status()), true});
-}
-
-wire::Health Coordinator::health(Time now) const {
-    if (ring_.world == 0) return {true, cat("coordinator: ", roster_.status())};
-    const std::string stall = watch_.stall(now);
-    return {true,
-            cat("coordinator: a job of ", ring_.world, " ranks ",
-                stage_ == Stage::forming ? "opens its connections"
-                : is_again()             ? "forms a new ring, "
-                                         : "runs",
-                is_again() ? regroup_.waiting_text() : "", stall.empty() ? "" : "; " + stall)};
 }
 
 }  // namespace convoy

@@ -72,24 +72,19 @@ struct Probe {  // ask the process at this address how it is; answered by a Prob
     wire::Member member;
     std::chrono::milliseconds after;
 };
-struct LogLine {
-    std::string text;
-};
 }  // namespace action
-using Action = std::variant<action::Send, action::HangUp, action::CheckMachine, action::Probe,
-                            action::LogLine>;
+using Action = std::variant<action::Send, action::HangUp, action::CheckMachine, action::Probe>;
 
 class Coordinator {
  public:
     using Time = Clock::time_point;
     struct Options {
-        int world = 0;         // ranks of a job; 0: the ranks give it
+        int world = 0;         // ranks of the job; 0: the ranks give it
         uint64_t id = 1;       // drawn at random: no other coordinator has it
-        uint64_t process = 0;  // this process, if a rank runs in it
+        uint64_t process = 0;  // this one
         std::chrono::milliseconds heartbeat{1'000};
         // A part of the job that was cut off waits this long for the others.
         std::chrono::milliseconds patience = kLonePatience;
-        size_t most_clients = 1 << 20;
     };
     // What a rank knows of its job when it succeeds the coordinator.
     struct Heritage {
@@ -102,24 +97,23 @@ class Coordinator {
         std::set<uint64_t> dead = {};  // processes, for certain
     };
 
-    explicit Coordinator(const Options& options);
+    explicit Coordinator(const Options& options) : Coordinator(options, options.id) {}
     // Succeeds a coordinator.
     Coordinator(const Options& options, const Heritage& heritage, Time now);
 
     std::vector<Action> step(Time now, const Event& event);
 
     std::chrono::milliseconds heartbeat() const { return options_.heartbeat; }
-    uint64_t id() const { return options_.id; }  // JOIN of a rank in the same process names it
     // The ring that is formed or runs, if any.
     bool has_formed() const { return stage_ != Stage::gathering; }
     // Whether this client has a rank: only then it may send long messages.
     bool has_rank(int client) const;
-    std::string offer() const;            // the answer to OFFER
-    wire::Health health(Time now) const;  // the answer to HEALTH
 
  private:
-    enum class Stage { gathering, forming, running };
-    // former: of an earlier job, left behind, or refused. Messages of a former client are ignored.
+    Coordinator(const Options& options, uint64_t job);
+
+    enum class Stage { gathering, forming, running, ended };
+    // former: left behind, refused, or the job has ended. Messages of a former client are ignored.
     enum class Role { member, newcomer, former };
     struct Client {
         std::string name() const { return rank_name(rank < 0 ? join.rank : rank, join.address); }
@@ -143,10 +137,10 @@ class Coordinator {
     void on(const event::Stopped&);
     void on(const event::Closing&);
 
-    // A new job.
+    // The first ring.
     void join_first(Client& client);
     void refuse(Client& client, bool again, const std::string& why);
-    bool tell_status(const std::string& news, const std::string& status);
+    bool tell_status(const std::string& status);
     // A ring after another.
     void join_again(Client& client);
     void back(Client& client);
@@ -172,7 +166,7 @@ class Coordinator {
     void retire(Client& client, bool refused = false);
     void welcome_all();
     void stop_job(int lost, const std::string& why, wire::End end = wire::End::job);
-    void next_job();
+    void end_job();
     void check_silence(Client& client);
     void hurry();
     void tell_wait();
@@ -188,18 +182,17 @@ class Coordinator {
     }
     void broadcast(const std::string& message);
     void notice(const std::string& text);
-    void log(const std::string& text) { actions_.push_back(action::LogLine{text}); }
 
     const Options options_;
     Time now_{};
     std::vector<Action> actions_;
-    uint64_t issued_ = 0, job_ = 0;
+    uint64_t issued_ = 0;
+    const uint64_t job_;
     uint32_t generation_ = 1;
     Stage stage_ = Stage::gathering;
     std::map<int, Client> clients_;
-    std::map<std::string, std::vector<int>> previous_;  // host → its ranks in the last job
     Roster roster_;
-    Refusals refused_, told_{60};  // log lines: refusals; arrivals and departures
+    Refusals refused_, told_{60};  // messages: refusals; arrivals and departures
     bool is_told_ = true;          // all ranks know who is here now
     wire::Welcome ring_;           // of the generation; while it gathers, the one before
     wire::Welcome base_;           // while it forms: the last open ring, if there was one

@@ -1,7 +1,5 @@
 #include "net/coordinator_shell.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <random>
 
@@ -61,10 +59,6 @@ void CoordinatorShell::act(action::Probe& wanted) {
     spawn(io_.get_executor(), probe(std::move(wanted)));
 }
 
-void CoordinatorShell::act(action::LogLine& line) {
-    if (log_) log_->info(line.text);
-}
-
 asio::awaitable<void> CoordinatorShell::read(int id, Client client) {
     const auto self = shared_from_this();
     std::string why;
@@ -102,47 +96,6 @@ asio::awaitable<void> CoordinatorShell::tick() {
 bool CoordinatorShell::drained() const {
     return std::ranges::all_of(
         clients_, [](const auto& one) { return one.second->drained() || !one.second->is_open(); });
-}
-
-void serve_coordinator(const std::string& host, uint16_t port, int world, Log& its_log,
-                       const std::function<int()>& stop,
-                       const std::function<void(uint16_t)>& listening, const Access& access) {
-    LogQueue log(its_log);
-    asio::io_context io(1);
-    Listener listener(io, log, access);
-    try {
-        if (host.empty() || host == "0.0.0.0" || host == "::") {
-            listener.open({}, port);
-        } else {
-            auto found = asio::co_spawn(io, resolve(host, port), asio::use_future);
-            while (stop() == 0 && io.run_for(milliseconds(50)) > 0) {}
-            io.restart();
-            if (stop() != 0) return;
-            for (const tcp::endpoint& endpoint : found.get())
-                if (!listener.is_everywhere())
-                    listener.open(endpoint.address(), listener.is_open() ? listener.port() : port);
-        }
-    } catch (const std::system_error& e) {
-        fail("the coordinator cannot listen at ", host.empty() ? "every address" : host, ", port ",
-             port, ": ", reason(e.code()));
-    }
-    // Other connections to the port, and images, need some of this process's file descriptors.
-    rlimit files{};
-    getrlimit(RLIMIT_NOFILE, &files);
-    const size_t most =
-        std::max(files.rlim_cur / 2, files.rlim_cur - std::min<rlim_t>(files.rlim_cur, 256));
-    const auto shell = std::make_shared<CoordinatorShell>(
-        io, Coordinator({.world = world, .id = fresh_id(), .most_clients = most}), tcp::endpoint(),
-        &log);
-    shell->start(listener);
-    listener.on_health = [&] { return shell->coordinator().health(Clock::now()); };
-    listener.on_offer = [&] { return shell->coordinator().offer(); };
-    listener.tell_if_exposed();
-    if (listening) listening(listener.port());
-    while (stop() == 0) io.run_for(milliseconds(50));
-    shell->step(event::Closing{});
-    for (int i = 0; i < 20 && !shell->drained(); ++i) io.run_for(milliseconds(50));
-    shell->close();
 }
 
 }  // namespace convoy

@@ -1,8 +1,7 @@
 // coordinator_shell.h — the sockets, probes and clock of a coordinator. It turns what happens into
 // events, and performs the actions that the coordinator (coordinator.h) returns.
 //
-// It runs on an io_context of one thread, in the process of a rank or in its own (`./trainer
-// coordinator`).
+// It runs on the control thread of a rank.
 #pragma once
 
 #include <map>
@@ -20,10 +19,9 @@ uint64_t fresh_id();
 
 class CoordinatorShell : public std::enable_shared_from_this<CoordinatorShell> {
  public:
-    // `first`: the address of the job's first coordinator; none: here. log: null for no log.
-    CoordinatorShell(asio::io_context& io, Coordinator coordinator, tcp::endpoint first,
-                     LogQueue* log)
-        : io_(io), coordinator_(std::move(coordinator)), first_(std::move(first)), log_(log) {}
+    // `first`: the address of the job's first coordinator; none: here.
+    CoordinatorShell(asio::io_context& io, Coordinator coordinator, tcp::endpoint first)
+        : io_(io), coordinator_(std::move(coordinator)), first_(std::move(first)) {}
     // The listener's JOINs come here; time passes.
     void start(Listener& listener);
     // Stops serving: hangs up on all ranks, which then look for another coordinator.
@@ -40,7 +38,6 @@ class CoordinatorShell : public std::enable_shared_from_this<CoordinatorShell> {
     void act(action::HangUp& hang_up);
     void act(action::CheckMachine& check);
     void act(action::Probe& probe);
-    void act(action::LogLine& line);
     asio::awaitable<void> read(int id, Client client);
     asio::awaitable<void> probe(action::Probe wanted);
     asio::awaitable<void> tick();
@@ -48,7 +45,6 @@ class CoordinatorShell : public std::enable_shared_from_this<CoordinatorShell> {
     asio::io_context& io_;
     Coordinator coordinator_;
     const tcp::endpoint first_;
-    LogQueue* const log_;
     Listener* listener_ = nullptr;  // while it serves
     Pause pause_;
     int next_id_ = 0;

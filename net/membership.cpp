@@ -43,17 +43,15 @@ Membership::Membership(Log& log, const JoinOptions& options)
     };
     listener_.on_health = [this] { return health(); };
     listener_.on_offer = [this] {
-        if (!what_.empty()) return offer_message(welcome_, what_);
-        return wire::encode(wire::Refuse{true, "no job trains there yet", true});
+        if (!what_.empty() && !status_.job_has_ended()) return offer_message(welcome_, what_);
+        return wire::encode(wire::Refuse{true, "no job trains there now", true});
     };
     listener_.is_calm = [this] {
         return state_ == RankState::kOpen && connected() && !status_.ended();
     };
     listener_.coordinator_at = [this] {
-        const int server = welcome_.server;
-        if (!connection_ || server < 0 || server >= int(welcome_.peers.size()))
-            return std::string();
-        return cat(", which is at ", welcome_.peers[size_t(server)].address);
+        if (!connection_ || welcome_.peers.empty()) return std::string();
+        return cat(", which is at ", welcome_.peers[size_t(welcome_.server)].address);
     };
     spawn(io_.get_executor(), watch_clock());
     thread_ = std::thread([this] { io_.run(); });
@@ -68,7 +66,7 @@ Membership::~Membership() {
 }
 
 void Membership::serve(Coordinator coordinator) {
-    coordinator_ = std::make_shared<CoordinatorShell>(io_, std::move(coordinator), first_, nullptr);
+    coordinator_ = std::make_shared<CoordinatorShell>(io_, std::move(coordinator), first_);
     coordinator_->start(listener_);
 }
 
@@ -177,8 +175,7 @@ void Membership::back_to_base() {
     add_newcomers(welcome_, ring);
     welcome_.generation = ring.generation, welcome_.id = ring.id;
     welcome_.rank = rank_of(welcome_, process_);
-    welcome_.server =
-        ring.server < 0 ? -1 : rank_of(welcome_, ring.peers[size_t(ring.server)].process);
+    welcome_.server = rank_of(welcome_, ring.peers[size_t(ring.server)].process);
 }
 
 wire::Join Membership::join_message(int64_t step, bool planned) const {
@@ -297,8 +294,6 @@ void Membership::handle_leave() {
     answer_due_ = false;
     if (state_ == RankState::kLeft)
         status_.end("this rank has left the job", -1);
-    else if (welcome_.server < 0)
-        status_.end(cat("the coordinator at ", connection_->remote(), " was stopped"), -1);
     else if (server_left_ = true; state_ != RankState::kJoining)  // no cause of a later ring's end
         status_.set_cause(cat(rank_name(welcome_.server, connection_->remote()),
                               " has left the job, and the coordinator with it"));
@@ -349,12 +344,9 @@ wire::Health Membership::state_of_health() const {
 void Membership::coordinator_lost(const std::string& why) {
     if (status_.cause_known()) return;  // it has left in order
     if (welcome_.rules.elastic) return ring_broken(welcome_.generation, why, welcome_.server);
-    if (welcome_.server >= 0)
-        status_.end(cat(rank_name(welcome_.server, welcome_.peers[welcome_.server].address),
-                        ", which served the coordinator, was lost: ", why),
-                    welcome_.server);
-    else
-        status_.end(cat("the coordinator at ", connection_->remote(), " was lost: ", why), -1);
+    status_.end(cat(rank_name(welcome_.server, welcome_.peers[size_t(welcome_.server)].address),
+                    ", which served the coordinator, was lost: ", why),
+                welcome_.server);
 }
 
 void Membership::send(std::string message) {

@@ -72,7 +72,6 @@ class Membership {
     void set_joining(const std::string& text) { joining_ = text; }
     // Serves a coordinator in this process: JOINs at the listener go to it.
     void serve(int world);
-    uint64_t coordinator_id() const { return coordinator_ ? coordinator_->coordinator().id() : 0; }
     // Sends heartbeats on this connection to a coordinator from now on.
     void send_heartbeats(std::shared_ptr<Connection> connection);
     // And reads its messages.

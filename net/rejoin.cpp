@@ -70,8 +70,8 @@ class Rejoin {
             kNobody.count() / 1000, " s");
     }
 
-    // Whether `candidate` (a rank, or -1: a coordinator in its own process) serves a coordinator
-    // and accepts this rank. believes: this rank ends if the candidate says that the job has ended.
+    // Whether the rank `candidate` serves a coordinator and accepts this rank. believes: this rank
+    // ends if the candidate says that the job has ended.
     asio::awaitable<bool> ask(int candidate, bool believes = true) {
         if (turn_.is_gone(candidate)) co_return false;
         try {
@@ -98,10 +98,6 @@ class Rejoin {
     }
 
     asio::awaitable<Socket> dial_candidate(int candidate) {
-        if (candidate < 0) {
-            std::vector<tcp::endpoint> endpoints{m_.first()};
-            co_return co_await dial(endpoints, m_.tls(), kAskPatience);
-        }
         // The network may not lead back to this machine's own --advertise address.
         const bool everywhere = candidate == m_.welcome().rank && m_.listener().is_everywhere();
         const auto [host, port] =
@@ -112,13 +108,13 @@ class Rejoin {
 
     void gone(int candidate) {
         turn_.gone(candidate);
-        if (candidate >= 0) m_.refused(candidate);
+        m_.refused(candidate);
     }
 
     // Ranks that did not hear each other for a while may each serve a coordinator, and would wait
-    // for each other. So all go to that of the lowest rank, or to one in a process of its own.
+    // for each other. So all go to that of the lowest rank.
     asio::awaitable<void> find_lower_coordinator() {
-        for (int rank = m_.welcome().server < 0 ? -1 : 0; rank < serving_; ++rank) {
+        for (int rank = 0; rank < serving_; ++rank) {
             if (is_welcome()) break;
             if (co_await ask(rank, /*believes=*/false)) {
                 m_.retire();
@@ -131,7 +127,7 @@ class Rejoin {
     const int64_t step_;
     const bool planned_;
     Succession turn_{Clock::now()};
-    int serving_ = -1;  // the rank whose coordinator has taken this one; -1: in its own process
+    int serving_ = 0;  // the rank whose coordinator has taken this one
 };
 
 }  // namespace

@@ -34,8 +34,8 @@ const char* advice(const std::string& why) {
     if (why.find("not known") != std::string::npos)
         return "is --coord spelled right, and known to DNS or /etc/hosts here?";
     if (why.find("refused") != std::string::npos)
-        return "is rank 0 (or `trainer coordinator`) running there, on this port? To join a "
-               "running job, the port of any rank works";
+        return "is rank 0 running there, on this port? To join a running job, the port of any "
+               "rank works";
     if (why.find("no answer") != std::string::npos || why.find("no route") != std::string::npos)
         return "is the address right, the machine up, and no firewall in the way?";
     if (why.find("of a rank") != std::string::npos)
@@ -90,13 +90,11 @@ class Rendezvous {
     asio::awaitable<void> attempt() {
         std::vector<tcp::endpoint> endpoints;
         try {
-            if (!serve_decided_) co_await serve_if_mine();
             endpoints = co_await resolve(options_.host, options_.port);
-        } catch (const AccessError&) {
-            throw;
         } catch (const Error& e) {
             throw TryAgain(e.what());
         }
+        if (options_.rank <= 0 && !options_.newcomer && !serves_) serve_if_mine(endpoints);
         // DNS shuffles the addresses. Sorted, they always fail with the same text, logged once.
         const bool v6 = endpoints.front().address().is_v6();
         std::ranges::sort(endpoints, {}, [v6](const tcp::endpoint& e) {
@@ -134,7 +132,6 @@ class Rendezvous {
             co_await connect(there);
             co_await take_offer();
         } catch (const std::exception&) {
-            if (offer_.server < 0 && !offer_.what.empty()) throw;  // that will not change
             options_.newcomer = false;
             throw TryAgain(refused);
         }
@@ -169,17 +166,10 @@ class Rendezvous {
         }
     }
 
-    // A coordinator in a process of its own does not know what is trained, but the ranks do.
     asio::awaitable<void> take_offer() {
-        const tcp::endpoint first = connection_->remote_endpoint();
         connection_->send(wire::encode_empty(wire::Type::offer));
         co_await read_until_welcome();
         connection_->close();
-        if (!offer_.what.empty() && offer_.server < 0)
-            fail("a rank answers at ", where(),
-                 ", but the coordinator of this job is a process without a rank: ",
-                 "give the address of that process to --coord");
-        if (offer_.what.empty()) offer_ = co_await ask_rank(offer_.peers.front().address, first);
         membership_.log().info("a job of ", counted(offer_.peers.size(), "rank"), " trains there");
         // The job as a newcomer sees it: it comes after the ranks, and there is no ring.
         const int ranks = int(offer_.peers.size());
@@ -188,28 +178,9 @@ class Rendezvous {
         welcome_.peers.push_back({host_id(), advertised(), membership_.process()});
     }
 
-    asio::awaitable<wire::Offer> ask_rank(std::string address, tcp::endpoint first) {
-        const auto [host, port] = reachable(address, first);
-        const auto connection = std::make_shared<Connection>(
-            co_await dial(host, port, membership_.tls(), kDialPatience));
-        connection->send(wire::encode_empty(wire::Type::offer));
-        Message answer;
-        co_await connection->read(answer, kDialPatience);
-        if (answer.header.type == wire::Type::refuse)
-            fail(wire::decode<wire::Refuse>(answer.body).why);
-        if (answer.header.type != wire::Type::offer)
-            fail("it answered ", wire::name(answer.header.type));
-        co_return wire::decode<wire::Offer>(answer.body, answer.header.generation);
-    }
-
-    // Rank 0 serves the coordinator, unless somebody already listens there. So does a rank without
-    // a number on the machine that --coord names. Throws Error while the name is not known.
-    asio::awaitable<void> serve_if_mine() {
-        serve_decided_ = options_.rank > 0 || options_.newcomer;
-        if (serve_decided_) co_return;
-        const auto endpoints = co_await resolve(options_.host, options_.port);
-        serve_decided_ = true;
-        Listener& listener = membership_.listener();
+    // Rank 0 serves the coordinator, and so does the first rank without a number on the machine
+    // that --coord names. If the port is in use, a job may be ending there: the next attempt tells.
+    void serve_if_mine(std::vector<tcp::endpoint>& endpoints) {
         // A host name that means loopback here (Debian's /etc/hosts does that to one's own name)
         // means this machine's outer address to the others: listen everywhere.
         const bool own_name =
@@ -217,37 +188,32 @@ class Rendezvous {
             std::ranges::any_of(endpoints, [](const auto& e) { return is_loopback(e.address()); });
         bool in_use = false;
         for (const tcp::endpoint& endpoint : endpoints)
-            if (!own_name) in_use = try_to_listen(endpoint.address()) || in_use;
-        // If no address is ours, --coord names a forwarded port, a public address in front of this
-        // machine, or a coordinator that is not up yet. JOIN works in all these cases.
-        if (!listener.is_open() && !in_use && (own_name || options_.rank == 0)) try_to_listen({});
-        if (!listener.is_open()) co_return;
-        serves_ = true;
-        listener.tell_if_exposed();
-        listening_at_ = endpoints.front().address();
-        if (options_.port == 0) options_.port = listener.port();
+            if (!own_name) in_use = !try_to_listen(endpoint.address()) || in_use;
+        // If no address is ours, --coord names a forwarded port, or a public address in front of
+        // this machine.
+        if (!serves_ && !in_use && (own_name || options_.rank == 0)) try_to_listen({});
+        if (!serves_) return;
+        for (tcp::endpoint& endpoint : endpoints) endpoint.port(options_.port);
+        membership_.listener().tell_if_exposed();
         membership_.serve(options_.world);
-        if (options_.listening) options_.listening(listener.port());
+        if (options_.listening) options_.listening(options_.port);
     }
 
     // If `address` is ours, listens there for the coordinator (no address: at all addresses of this
-    // machine). Returns whether the port is already in use there.
+    // machine). Returns false if the port is already in use there.
     bool try_to_listen(const asio::ip::address& address) {
         Listener& listener = membership_.listener();
-        const uint16_t port = listener.is_open() ? listener.port() : options_.port;
         try {
-            listener.open(address, port);
+            listener.open(address, options_.port);
+            if (options_.port == 0) options_.port = listener.port();
+            serves_ = true;
         } catch (const std::system_error& e) {
             if (e.code() == asio::error::access_denied)
-                fail("listening at port ", port, " is not allowed: take one above 1023");
-            if (e.code() == asio::error::address_in_use) {
-                membership_.log().info("port ", port,
-                                       " is in use on this machine, probably by the coordinator");
-                return true;
-            }
+                fail("listening at port ", options_.port, " is not allowed: take one above 1023");
+            if (e.code() == asio::error::address_in_use) return false;
             if (e.code().value() != EADDRNOTAVAIL) throw;  // Asio knows no condition for this one
         }
-        return false;
+        return true;
     }
 
     // Handles one message of the coordinator. Returns true for WELCOME.
@@ -320,7 +286,6 @@ class Rendezvous {
         wire::Join join;
         join.rank = options_.rank;
         join.world = options_.world;
-        join.serves = membership_.coordinator_id();
         join.heartbeat_ms = ms(options_.heartbeat);
         join.rules = {options_.bf16_wire,           options_.elastic,   options_.alone,
                       uint32_t(options_.min_world), ms(options_.stall), options_.shm};
@@ -349,7 +314,7 @@ class Rendezvous {
     Membership& membership_;
     JoinOptions options_;
     Clock::time_point deadline_;
-    bool serve_decided_ = false, serves_ = false, own_port_ = false;
+    bool serves_ = false, own_port_ = false;
     wire::Offer offer_;  // to a newcomer
     std::shared_ptr<Connection> connection_;
     asio::ip::address listening_at_;

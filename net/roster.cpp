@@ -11,15 +11,12 @@ std::string rank_name(int rank, const std::string& address) {
     return rank < 0 ? cat("a rank (", address, ")") : cat("rank ", rank, " (", address, ")");
 }
 
-Roster::Roster(int world, uint64_t coordinator, std::map<std::string, std::vector<int>> previous)
-    : world_(world), coordinator_(coordinator), previous_(std::move(previous)) {}
-
 // The member that is or will be rank 0. Its world and settings count. Null if not known yet.
 const Roster::Member* Roster::rank0() const {
     for (const Member& m : members_)
         if (m.join.rank == 0) return &m;
     for (const Member& m : members_)
-        if (m.join.rank == -1 && m.join.serves == coordinator_) return &m;
+        if (m.join.rank == -1 && m.join.process == server_) return &m;
     if (!complete()) return nullptr;
     for (const Member& m : members_)
         if (m.join.rank == -1) return &m;
@@ -129,15 +126,7 @@ Roster::Assignment Roster::assign_ranks() const {
         open.erase(open.begin() + i);
     };
     if (!at[0]) place(std::ranges::find(open, rank0()) - open.begin(), 0);
-    for (size_t i = 0; i < open.size();) {  // the host's ranks of the last job
-        const auto old = previous_.find(open[i]->join.host);
-        int rank = -1;
-        if (old != previous_.end())
-            for (int r : old->second)
-                if (rank < 0 && r < world && !at[r]) rank = r;
-        rank >= 0 ? place(i, rank) : void(++i);
-    }
-    for (int rank = 0; rank < world; ++rank) {  // the rest, host by host
+    for (int rank = 0; rank < world; ++rank) {  // host by host
         if (at[rank]) continue;
         const std::string& neighbour = rank > 0 ? at[rank - 1]->join.host : open[0]->join.host;
         size_t i = 0;
@@ -153,7 +142,6 @@ Roster::Assignment Roster::assign_ranks() const {
     for (int rank = 0; rank < world; ++rank) {
         assignment.ids.push_back(at[rank]->id);
         w.peers.push_back({at[rank]->join.host, at[rank]->join.address, at[rank]->join.process});
-        if (at[rank]->join.serves == coordinator_) w.server = rank;
     }
     std::vector<int> by_rank(w.peers.size());
     std::iota(by_rank.begin(), by_rank.end(), 0);

@@ -1,7 +1,6 @@
 // roster.h — which ranks have joined a job, which are refused, and who gets which rank. No sockets.
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
@@ -17,10 +16,9 @@ std::vector<int> ring_order(const std::vector<wire::Member>& peers, const std::v
 
 class Roster {
  public:
-    // `world`: ranks of the job; 0: a member gives the number. `coordinator`: the id of the
-    // coordinator, which marks the rank in the same process. `previous`: the ranks that each host
-    // had in the job before; a member that asks for no rank gets an old rank of its host.
-    Roster(int world, uint64_t coordinator, std::map<std::string, std::vector<int>> previous);
+    // `world`: ranks of the job; 0: a member gives the number. `server`: the process of the rank
+    // that serves the coordinator.
+    Roster(int world, uint64_t server) : world_(world), server_(server) {}
 
     struct Refusal {
         int id;
@@ -37,12 +35,12 @@ class Roster {
 
     struct Assignment {
         std::vector<int> ids;   // of the members, by rank
-        wire::Welcome welcome;  // all but `rank` and `job`
+        wire::Welcome welcome;  // all but `job`, `rank` and `server`
     };
     // The ranks of a complete roster. Members get the rank they asked for. If nobody asked for rank
-    // 0, the member in the coordinator's process gets it, else the first member that joined. The
-    // other free ranks are assigned host by host in order of arrival. Ring order keeps the ranks of
-    // a host together.
+    // 0, the rank that serves the coordinator gets it, else the first member that joined. The other
+    // free ranks are assigned host by host in order of arrival. Ring order keeps the ranks of a
+    // host together.
     Assignment assign_ranks() const;
 
  private:
@@ -56,8 +54,7 @@ class Roster {
     std::string why_refused(const Member& member) const;
 
     int world_;
-    uint64_t coordinator_;
-    std::map<std::string, std::vector<int>> previous_;
+    uint64_t server_;
     std::vector<Member> members_;  // in order of arrival
 };
 

@@ -26,11 +26,11 @@ class Succession {
     explicit Succession(Clock::time_point now) : begin_(now) {}
 
     struct Last {           // of the last ring
-        int world, server;  // server: the rank that served it; -1: a process of its own
+        int world, server;  // server: the rank that served it
         bool silent;        // its coordinator, before the connection broke
     };
-    // The next rank to ask; -1: a coordinator in its own process. Returns nothing at the end of a
-    // round; the next round follows after a pause. Answers must come before the next call.
+    // The next rank to ask. Returns nothing at the end of a round; the next round follows after a
+    // pause. Answers must come before the next call.
     std::optional<int> next(const Last& last, Clock::time_point now) {
         if (at_ == kBegin) {
             at_ = kServer;

@@ -169,7 +169,7 @@ void check(const Welcome& m) {
     std::vector<bool> in_ring(m.ring.size());
     for (int rank : m.ring)
         if (is_rank(rank) && size_t(rank) < in_ring.size()) in_ring[size_t(rank)] = true;
-    if (m.world > kMaxWorld || !is_rank(m.rank) || (m.server != -1 && !is_rank(m.server)) ||
+    if (m.world > kMaxWorld || !is_rank(m.rank) || !is_rank(m.server) ||
         int(m.peers.size()) != m.world || int(m.ring.size()) != m.world ||
         std::ranges::count(in_ring, true) != m.world)
         fail("a WELCOME message contradicts itself: rank ", m.rank, " in a world of ", m.world,
@@ -177,7 +177,7 @@ void check(const Welcome& m) {
 }
 void check(const Offer& m) {
     const int world = int(m.peers.size());  // at most a body's bytes
-    if (world < 1 || world > kMaxWorld || m.server < -1 || m.server >= world)
+    if (world < 1 || world > kMaxWorld || m.server < 0 || m.server >= world)
         fail("an OFFER message has ", world, " peers, and rank ", m.server, " as the coordinator");
 }
 void check(const auto&) {}

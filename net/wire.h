@@ -13,10 +13,10 @@
 // Bodies are built of: u8 u16 u32 u64 i32 i64; text = u32 length + bytes (UTF-8, no zero at the
 // end); list = u32 count + items; pairs = list of (text name, text value).
 //
-//   JOIN        rank → coordinator   i32 wanted rank (-1: any), i32 world (0: not given), u64 id of
-//                                    the coordinator in its process (0: none), u32 heartbeat in
-//                                    ms, rules, text host id, text address ("10.0.0.5:29400"), u64
-//                                    process, u64 job (0: a new one). The next six are of a rank
+//   JOIN        rank → coordinator   i32 wanted rank (-1: any), i32 world (0: not given), u32
+//                                    heartbeat in ms, rules, text host id, text address
+//                                    ("10.0.0.5:29400"), u64 process, u64 job (0: a new one). The
+//                                    next six are of a rank
 //                                    whose ring broke; the header has the generation of that ring:
 //                                    i64 steps done, text why it broke ("": all ranks agreed to
 //                                    end it after a step), u8 the sender asks to be added to the
@@ -31,7 +31,7 @@
 //   STATUS      coordinator → rank   text: who is here, who is missing
 //   REFUSE      coordinator → rank   u8 worth trying again, text why, u8 no job has begun there
 //   WELCOME     coordinator → rank   u64 job, i32 rank, i32 world, i32 rank that serves the
-//                                    coordinator (-1: none), rules, list of peers (text host id,
+//                                    coordinator, rules, list of peers (text host id,
 //                                    text address, u64 process), list of i32 ring order, text
 //                                    what became of the ring before ("": this is the first), u64
 //                                    that tells this ring from all others
@@ -48,13 +48,12 @@
 //   ABORT       both ways            i32 rank that was lost, or not reached while a ring is formed
 //                                    (-1: none), u8 what ends (End; from a rank `membership`: it
 //                                    fails and leaves, the others go on), text why
-//   OFFER       anybody → rank or coordinator   no body: may I take part in the job?
-//               answer               u64 job, i32 rank that serves the coordinator (-1: none),
-//                                    rules, list of peers, text what a newcomer must know ("": a
-//                                    peer says it); or REFUSE
+//   OFFER       anybody → rank   no body: may I take part in the job?
+//               answer               u64 job, i32 rank that serves the coordinator, rules, list of
+//                                    peers, text what a newcomer must know; or REFUSE
 //   NEWCOMER    coordinator → rank   no body: one waits; the header has the generation
 //   LEAVE       both ways            no body: the sender has finished and will hang up
-//   HEALTH      anybody → rank or coordinator   no body: how are you?
+//   HEALTH      anybody → rank   no body: how are you?
 //               answer               u8 healthy, u64 process, text rank, world, step and phase, or
 //                                    what is wrong, u8 seeks a coordinator; the header has the
 //                                    generation of the last ring that was open to it (0: none)
@@ -80,7 +79,7 @@
 namespace convoy::wire {
 
 constexpr uint32_t kMagic = 0x59564e43;  // "CNVY" as bytes in memory order
-constexpr uint16_t kVersion = 12;
+constexpr uint16_t kVersion = 13;
 constexpr size_t kHeaderBytes = 24;
 
 enum class Type : uint16_t {
@@ -151,7 +150,6 @@ struct RingId {
 struct Join {
     static constexpr Type kType = Type::join;
     int rank = -1, world = 0;
-    uint64_t serves = 0;
     uint32_t heartbeat_ms = 1000;
     Rules rules;
     std::string host, address;
@@ -166,8 +164,8 @@ struct Join {
     std::vector<RingId> maybe_open = {};
     uint32_t generation = 0;  // travels in the header
     void fields(auto& body) {
-        body(rank, world, serves, heartbeat_ms, rules, host, address, process, job, step, why,
-             newcomer, open, open_generation, maybe_open, settings);
+        body(rank, world, heartbeat_ms, rules, host, address, process, job, step, why, newcomer,
+             open, open_generation, maybe_open, settings);
     }
 };
 struct Refuse {
@@ -185,7 +183,7 @@ struct Welcome {
     static constexpr Type kType = Type::welcome;
     uint64_t job = 0;
     uint32_t generation = 0;  // travels in the header
-    int rank = 0, world = 0, server = -1;
+    int rank = 0, world = 0, server = 0;
     Rules rules = {};
     std::vector<Member> peers = {};  // by rank
     std::vector<int> ring = {};
@@ -228,7 +226,7 @@ struct Abort {
 struct Offer {
     static constexpr Type kType = Type::offer;
     uint64_t job = 0;
-    int server = -1;
+    int server = 0;
     Rules rules = {};
     std::vector<Member> peers = {};
     std::string what = {};

@@ -413,7 +413,6 @@ Clock::time_point draw(World& job, uint64_t seed) {
         wire::Join join;
         join.rank = process, join.world = world, join.process = uint64_t(process + 1);
         join.rules.elastic = true;
-        if (process == server) join.serves = job.at(server).serves->coordinator.id();
         job.at(process).line = job.connect(process, server, join);
         job.at(process).heard = job.now, job.at(process).serving = server;
         job.at(process).looks_at = job.now + seconds(1);

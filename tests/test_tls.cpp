@@ -362,13 +362,15 @@ TEST_CASE("a listener on the wire reads nothing of a job, of its settings or of 
     const std::string sums(4096, 'N');  // floats whose bytes are all 'N'
     for (const std::string& token : {std::string(), make_token()}) {
         Diary diary;
-        LoneCoordinator coordinator(2, diary.log, {token});
-        Relay control([&] { return coordinator.port(); });
+        Port port;
+        Relay control([&] { return port.get(); });
         const uint16_t port0 = free_port();
         Relay edge([&] { return port0; });
         const auto run = [&](int rank) {
-            JoinOptions options = options_for(rank, control.port(), token);
+            JoinOptions options = rank_options(rank, 2, port);
+            options.access.token = token;
             options.settings["data"] = needle;
+            if (rank == 1) options.port = control.port();
             if (rank == 0) options.listen_port = port0;
             if (rank == 0) options.advertise = cat("127.0.0.1:", edge.port());
             options.access.open = true;  // --advertise listens everywhere
@@ -392,15 +394,17 @@ TEST_CASE("a listener on the wire reads nothing of a job, of its settings or of 
 TEST_CASE("an edge that somebody bends to another rank than was meant is refused") {
     const std::string token = make_token();
     Diary diary;
-    LoneCoordinator coordinator(2, diary.log, {token});
+    Port port;
     std::thread rank0([&] {
-        CHECK_THROWS_AS(join(options_for(0, coordinator.port(), token), diary.log), Error);
+        JoinOptions options = rank_options(0, 2, port);
+        options.access.token = token;
+        CHECK_THROWS_AS(join(options, diary.log), Error);
     });
     const TlsContext tls = make_tls(token);
     int refused = 0;
     // The test is rank 1.
     const auto run = [&]() -> asio::awaitable<void> {
-        Socket control = co_await dial("127.0.0.1", coordinator.port(), tls, milliseconds(5'000));
+        Socket control = co_await dial("127.0.0.1", port.get(), tls, milliseconds(5'000));
         wire::Join join_message;
         join_message.rank = 1, join_message.address = "127.0.0.1:9";
         co_await write_message(control, wire::encode(join_message));
@@ -475,8 +479,8 @@ TEST_CASE("a token on one side only, or another one, ends both sides' wait with 
     for (const auto& [served, given] : sides) {
         CAPTURE(served.empty(), given.empty());
         Diary diary;
-        LoneCoordinator coordinator(2, diary.log, {served});
-        CHECK_FAILS(join(options_for(1, coordinator.port(), given), diary.log),
+        RankZero rank0(2, diary, {served});
+        CHECK_FAILS(join(options_for(1, rank0.port(), given), diary.log),
                     "refused: the token differs or the other side has none");
         const std::string text = diary.text();
         CHECK(contains(text, "refused 127.0.0.1:"));
@@ -487,11 +491,11 @@ TEST_CASE("a token on one side only, or another one, ends both sides' wait with 
 TEST_CASE("health is told to those who hold the token, and to all where there is none") {
     const std::string token = make_token();
     Diary diary;
-    LoneCoordinator secret(3, diary.log, {token}), plain(3, diary.log);
+    RankZero secret(3, diary, {token}), plain(3, diary);
     const auto ask = [](uint16_t port, const std::string& with) {
         return ask_health(port, milliseconds(5'000), with);
     };
-    CHECK(ask(secret.port(), token).text == "coordinator: 0 of 3 joined, missing rank 0, 1, 2");
+    CHECK(ask(secret.port(), token).text == "joining: 1 of 3 joined, missing rank 1, 2");
     CHECK(ask(secret.port(), token).healthy);
     CHECK(ask(plain.port(), "").healthy);
     for (const auto& report :
@@ -515,9 +519,9 @@ static std::string rest_of(tcp::socket& socket) {
 TEST_CASE("garbage gets one alert and one line; of half handshakes the oldest are closed") {
     const std::string token = make_token(), alert(kTlsAlert, sizeof kTlsAlert);
     Diary diary;
-    LoneCoordinator coordinator(2, diary.log, {token});
+    RankZero rank0(2, diary, {token});
     asio::io_context io;
-    const tcp::endpoint at(asio::ip::make_address("127.0.0.1"), coordinator.port());
+    const tcp::endpoint at(asio::ip::make_address("127.0.0.1"), rank0.port());
     wire::Join join_message;
     join_message.world = 2;
     join_message.address = "sneaked in";
@@ -537,7 +541,7 @@ TEST_CASE("garbage gets one alert and one line; of half handshakes the oldest ar
         asio::write(slow.back(), asio::buffer("\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03", 10));
     }
     for (size_t i = 0; i < 84; ++i) CHECK(rest_of(slow[i]).size() <= alert.size());
-    run_two_ranks(coordinator.port(), diary.log, token);
+    sum_once(options_for(1, rank0.port(), token), diary.log);
     const std::string text = diary.text();
     CHECK(!contains(text, "sneaked in"));
     CHECK(contains(text, "its token differs, or it has none"));
@@ -545,14 +549,13 @@ TEST_CASE("garbage gets one alert and one line; of half handshakes the oldest ar
 
 TEST_CASE("without a token nothing listens where other machines are, unless --open is given") {
     Diary diary;
-    const auto serve = [&](const Access& access) {
-        serve_coordinator(
-            "0.0.0.0", 0, 1, diary.log, [] { return 1; }, {}, access);
-    };
-    CHECK_THROWS_WITH_AS(serve({}), doctest::Contains("without a token it does not listen at"),
+    asio::io_context io;
+    LogQueue lines(diary.log);
+    const auto listen = [&](const Access& access) { Listener(io, lines, access).open({}, 0); };
+    CHECK_THROWS_WITH_AS(listen({}), doctest::Contains("without a token it does not listen at"),
                          AccessError);
-    CHECK_NOTHROW(serve({"", true}));
-    CHECK_NOTHROW(serve({make_token(), false}));
+    CHECK_NOTHROW(listen({"", true}));
+    CHECK_NOTHROW(listen({make_token(), false}));
     JoinOptions options = options_for(0, 0, "");
     options.advertise = "127.0.0.1:1";  // of another machine, for all it knows
     options.listen_port = free_port();

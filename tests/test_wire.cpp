@@ -66,18 +66,14 @@ TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE, HEALTH and EDGE come back as
     const auto rules = [](const Rules& r) {
         return tuple(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.shm);
     };
-    const Join join{2,
-                    4,
-                    77,
-                    250,
-                    {.bf16 = true, .elastic = true, .min_world = 3, .stall_ms = 9000, .shm = true},
-                    "nodeA",
-                    "10.0.0.7:29401",
-                    5,
-                    {{"batch", "64"}, {"model", "resnet18"}}};
+    const Join join{
+        2,       4,
+        250,     {.bf16 = true, .elastic = true, .min_world = 3, .stall_ms = 9000, .shm = true},
+        "nodeA", "10.0.0.7:29401",
+        5,       {{"batch", "64"}, {"model", "resnet18"}}};
     check_arrives(join, [&](const Join& m) {
-        return tuple(m.rank, m.world, m.serves, m.heartbeat_ms, rules(m.rules), m.host, m.address,
-                     m.process, m.settings);
+        return tuple(m.rank, m.world, m.heartbeat_ms, rules(m.rules), m.host, m.address, m.process,
+                     m.settings);
     });
     const std::vector<Member> peers = {{"a", "x:1", 8}, {"b", "y:2", 9}};
     const auto second = [](const std::vector<Member>& all) {
@@ -101,6 +97,8 @@ TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE, HEALTH and EDGE come back as
     });
     CHECK_FAILS(decode<Offer>(body_of(encode(Offer{5, 1, {}, {{"h", "a:1", 7}}}))),
                 "has 1 peers, and rank 1 as the coordinator");
+    CHECK_FAILS(decode<Welcome>(body_of(encode(Welcome{9, 1, 0, 1, -1, {}, {peers[0]}, {0}}))),
+                "contradicts itself");
     Join again = join;
     again.address = std::string(256, 'x');
     CHECK_FAILS(decode<Join>(body_of(encode(again))), "more than 255 bytes");
@@ -143,7 +141,7 @@ TEST_CASE("a header of other bytes, another version, an unknown type or too long
 
 TEST_CASE("every cut and every flipped byte of a message either decodes or is an Error") {
     const std::string bodies[] = {
-        body_of(encode(Join{2, 4, 7, 250, {}, "nodeA", "10.0.0.7:1", 5, {{"batch", "64"}}})),
+        body_of(encode(Join{2, 4, 250, {}, "nodeA", "10.0.0.7:1", 5, {{"batch", "64"}}})),
         body_of(
             encode(Welcome{9, 1, 1, 2, 0, {}, {{"a", "x:1", 8}, {"b", "y:2", 9}}, {1, 0}, "gone"})),
         body_of(encode(Heartbeat{1, 2, 1, 4, 5, "data"}))};
