@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <functional>
 #include <future>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -197,7 +196,7 @@ struct Access {
     bool open = false;  // without a token: other machines may connect too
 };
 
-// What a rank gives the coordinator. Settings are opaque pairs here: "batch" → "64".
+// How a rank joins.
 struct JoinOptions {
     std::string host;   // of the coordinator
     uint16_t port = 0;  // of the coordinator
@@ -234,10 +233,6 @@ struct JoinOptions {
     std::function<size_t(size_t)> limit;
     // For tests: the name of this rank's host instead of the real name; "": the real name.
     std::string host_id;
-
-    // Rank 0 gives every setting of the job. Another rank gives what its user typed; one that
-    // differs from rank 0's is refused with an error that names both values.
-    std::map<std::string, std::string> settings;
 };
 
 // Splits "host:port", "[v6]:port", "host" or a bare IPv6 address; port 0 if there is none. `what`

@@ -292,7 +292,6 @@ class Rendezvous {
         join.process = membership_.process();
         join.host = options_.host_id.empty() ? host_id() : options_.host_id;
         join.address = advertised();
-        join.settings = options_.settings;
         return join;
     }
 

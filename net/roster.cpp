@@ -11,18 +11,6 @@ std::string rank_name(int rank, const std::string& address) {
     return rank < 0 ? cat("a rank (", address, ")") : cat("rank ", rank, " (", address, ")");
 }
 
-// The member that is or will be rank 0. Its world and settings count. Null if not known yet.
-const Roster::Member* Roster::rank0() const {
-    for (const Member& m : members_)
-        if (m.join.rank == 0) return &m;
-    for (const Member& m : members_)
-        if (m.join.rank == -1 && m.join.process == server_) return &m;
-    if (!complete()) return nullptr;
-    for (const Member& m : members_)
-        if (m.join.rank == -1) return &m;
-    return nullptr;
-}
-
 const Roster::Member* Roster::who_says_world() const {
     for (const Member& m : members_)
         if (m.join.rank == 0 && m.join.world > 0) return &m;
@@ -61,32 +49,21 @@ std::string Roster::why_refused(const Member& member) const {
     }
     if (world > 0 && int(&member - members_.data()) >= world)
         return cat(who, " is one too many: all ", world, " ranks are here");
-    const Member* zero = rank0();
-    if (!zero) return "";
-    for (const auto& [name, value] : member.join.settings)
-        if (const auto said = zero->join.settings.find(name);
-            said != zero->join.settings.end() && said->second != value)
-            return cat(who, " says --", name, " ", value, ", rank 0 says --", name, " ",
-                       said->second);
     return "";
 }
 
 std::vector<Roster::Refusal> Roster::add(int id, wire::Join join) {
-    const auto ground = [this] {  // a reason to refuse members, besides earlier members
-        const Member* zero = rank0();
-        return std::pair(world(), zero ? zero->id : -1);
-    };
-    const auto before = ground();
+    const int before = world();
     members_.push_back({id, std::move(join)});
     std::vector<Refusal> refused;
-    // From the start after each removal, which may change the world or rank 0.
-    for (size_t i = ground() == before ? members_.size() - 1 : 0; i < members_.size();)
+    // From the start after each removal, which may change the world.
+    for (size_t i = world() == before ? members_.size() - 1 : 0; i < members_.size();)
         if (std::string why = why_refused(members_[i]); why.empty()) {
             ++i;
         } else {
             refused.push_back({members_[i].id, std::move(why)});
             members_.erase(members_.begin() + i);
-            i = i == members_.size() && ground() == before ? i : 0;
+            i = i == members_.size() && world() == before ? i : 0;
         }
     return refused;
 }
@@ -125,7 +102,11 @@ Roster::Assignment Roster::assign_ranks() const {
         at[rank] = open[i];
         open.erase(open.begin() + i);
     };
-    if (!at[0]) place(std::ranges::find(open, rank0()) - open.begin(), 0);
+    if (!at[0]) {
+        const auto serves = [this](const Member* m) { return m->join.process == server_; };
+        const auto server = std::ranges::find_if(open, serves);
+        place(server == open.end() ? 0 : server - open.begin(), 0);
+    }
     for (int rank = 0; rank < world; ++rank) {  // host by host
         if (at[rank]) continue;
         const std::string& neighbour = rank > 0 ? at[rank - 1]->join.host : open[0]->join.host;

@@ -25,7 +25,7 @@ class Roster {
         std::string why;
     };
     // Adds member `id`. Returns the refused members, which are already removed: the new member, or,
-    // if the new member is rank 0, earlier members that contradict it.
+    // if the new member is rank 0, earlier members that gave another world.
     std::vector<Refusal> add(int id, wire::Join join);
     void remove(int id);
 
@@ -49,7 +49,6 @@ class Roster {
         wire::Join join;
     };
     int world() const;
-    const Member* rank0() const;
     const Member* who_says_world() const;
     std::string why_refused(const Member& member) const;
 

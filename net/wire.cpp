@@ -63,7 +63,6 @@ class Writer {
         (*this)(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.shm);
     }
     void put(End end) { put(uint8_t(end)); }
-    void put(const Settings::value_type& pair) { (*this)(pair.first, pair.second); }
     template <class List>
     void put(const List& list) requires requires {
         list.empty();
@@ -121,15 +120,6 @@ class Reader {
     void get(std::vector<T>& list) {
         list.resize(count(std::is_arithmetic_v<T> ? sizeof(T) : 8));
         for (T& item : list) get(item);
-    }
-    void get(Settings& settings) {
-        std::string key;
-        for (size_t n = count(8); n > 0; --n) {
-            get(key);
-            if (settings.contains(key))
-                fail("a ", name(type_), " message has the setting '", key, "' twice");
-            get(settings[key]);
-        }
     }
     // The count of a list whose items have at least `item_bytes` each.
     size_t count(size_t item_bytes) {

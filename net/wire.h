@@ -11,7 +11,7 @@
 //   16     8    length of the body in bytes
 //
 // Bodies are built of: u8 u16 u32 u64 i32 i64; text = u32 length + bytes (UTF-8, no zero at the
-// end); list = u32 count + items; pairs = list of (text name, text value).
+// end); list = u32 count + items.
 //
 //   JOIN        rank → coordinator   i32 wanted rank (-1: any), i32 world (0: not given), u32
 //                                    heartbeat in ms, rules, text host id, text address
@@ -22,8 +22,7 @@
 //                                    end it after a step), u8 the sender asks to be added to the
 //                                    job, u64 id and u32 generation of the last ring that was open
 //                                    to it (0: none), list of the rings for which it was READY
-//                                    since (u64 id, u32 generation, list of u64 processes). Last:
-//                                    pairs settings
+//                                    since (u64 id, u32 generation, list of u64 processes)
 //                                    rules (rank 0's count): u8 sums travel as bf16, u8 the job
 //                                    continues without lost ranks, u8 also without a majority,
 //                                    u32 fewest ranks, u32 stall in ms, u8 ranks of a host
@@ -67,7 +66,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -132,8 +130,6 @@ struct Message {
     std::string body;
 };
 
-using Settings = std::map<std::string, std::string>;
-
 // Job settings that coordinators need. Every rank knows them, as any rank may become coordinator.
 struct Rules {
     bool bf16 = false, elastic = false, alone = false;
@@ -154,7 +150,6 @@ struct Join {
     Rules rules;
     std::string host, address;
     uint64_t process = 0;
-    Settings settings;
     uint64_t job = 0;
     int64_t step = -1;
     std::string why = {};
@@ -165,7 +160,7 @@ struct Join {
     uint32_t generation = 0;  // travels in the header
     void fields(auto& body) {
         body(rank, world, heartbeat_ms, rules, host, address, process, job, step, why, newcomer,
-             open, open_generation, maybe_open, settings);
+             open, open_generation, maybe_open);
     }
 };
 struct Refuse {

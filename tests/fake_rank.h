@@ -14,7 +14,7 @@ class FakeRank {
     }
 
     void join(int world, std::string address = "127.0.0.1:9") {
-        const wire::Join join{rank_, world, 100, {}, "fake", std::move(address), process_, {}};
+        const wire::Join join{rank_, world, 100, {}, "fake", std::move(address), process_};
         say(control_, wire::encode(join));
     }
     // Skips messages until one of this type arrives.

@@ -65,7 +65,7 @@ TEST_CASE("ranks may start in any order, the coordinator last") {
     for (std::thread& thread : early) thread.join();
 }
 
-TEST_CASE("ranks without a number are given one each, and rank 0's settings reach all") {
+TEST_CASE("ranks without a number are given one each") {
     Port port;
     Diary diary;
     std::atomic<int> seen{0};
@@ -73,8 +73,6 @@ TEST_CASE("ranks without a number are given one each, and rank 0's settings reac
     for (int i = 0; i < 3; ++i)
         threads.emplace_back([&, i] {
             JoinOptions options = rank_options(i == 0 ? 0 : -1, i == 0 ? 3 : 0, port);
-            if (i == 0) options.settings = {{"batch", "64"}, {"lr", "0.1"}};
-            if (i == 2) options.settings = {{"batch", "64"}};
             Job job = join(options, diary.log);
             seen += 1 << job.communicator->rank();
             finish(job);
@@ -83,18 +81,11 @@ TEST_CASE("ranks without a number are given one each, and rank 0's settings reac
     CHECK(seen == 7);
 }
 
-TEST_CASE("a duplicate rank and a wrong setting are refused by name, the job forms without them") {
+TEST_CASE("a duplicate rank and another world are refused by name, the job forms without them") {
     Port port;
     Diary diary;
-    std::thread rank0([&] {
-        JoinOptions options = rank_options(0, 2, port);
-        options.settings = {{"batch", "32"}};
-        Job job = join(options, diary.log);
-        finish(job);
-    });
-    JoinOptions wrong = rank_options(1, 2, port.get());
-    wrong.settings = {{"batch", "64"}};
-    CHECK_FAILS(join(wrong, diary.log), "says --batch 64, rank 0 says --batch 32");
+    std::thread rank0([&] { finish(join(rank_options(0, 2, port), diary.log)); });
+    CHECK_FAILS(join(rank_options(1, 3, port.get()), diary.log), "says --world 3");
     JoinOptions twice = rank_options(0, 2, port.get());
     CHECK_FAILS(join(twice, diary.log), "rank 0 is wanted by both");
     finish(join(rank_options(1, 2, port.get()), diary.log));

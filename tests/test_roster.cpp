@@ -6,10 +6,10 @@
 
 namespace convoy {
 
-static wire::Join join_of(int rank, int world, const std::string& host, const std::string& address,
-                          wire::Settings settings = {}) {
+static wire::Join join_of(int rank, int world, const std::string& host,
+                          const std::string& address) {
     static uint64_t processes = 0;
-    return {rank, world, 1000, {}, host, address, ++processes, std::move(settings)};
+    return {rank, world, 1000, {}, host, address, ++processes};
 }
 
 TEST_CASE("a roster says who is missing") {
@@ -47,23 +47,6 @@ TEST_CASE("a member that says another world, or wants a rank outside of it, is r
     Roster late(0, 1);
     CHECK(late.add(0, join_of(1, 3, "b", "b:1")).empty());
     refused = late.add(1, join_of(0, 4, "a", "a:1"));
-    REQUIRE(refused.size() == 1);
-    CHECK(refused[0].id == 0);
-}
-
-TEST_CASE("settings that differ from rank 0's are refused by option and both values") {
-    const wire::Settings rank0 = {{"batch", "32"}, {"model", "tiny"}};
-    Roster early(2, 1);
-    early.add(0, join_of(0, 2, "a", "a:1", rank0));
-    auto refused = early.add(1, join_of(1, 2, "b", "10.0.0.7:29401", {{"batch", "64"}}));
-    REQUIRE(refused.size() == 1);
-    CHECK(refused[0].why == "rank 1 (10.0.0.7:29401) says --batch 64, rank 0 says --batch 32");
-    CHECK(early.add(2, join_of(1, 2, "b", "b:1", {{"model", "tiny"}})).empty());
-    CHECK(early.complete());
-
-    Roster late(2, 1);
-    late.add(0, join_of(1, 2, "b", "b:1", {{"batch", "64"}}));
-    refused = late.add(1, join_of(0, 2, "a", "a:1", rank0));
     REQUIRE(refused.size() == 1);
     CHECK(refused[0].id == 0);
 }

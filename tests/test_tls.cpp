@@ -357,8 +357,8 @@ TEST_CASE("collectives of 2, 3 and 4 ranks over TLS give the bits of the plain o
     Tls::records_per_key = 1 << 23;
 }
 
-TEST_CASE("a listener on the wire reads nothing of a job, of its settings or of its sums") {
-    const std::string needle = "needle-in-the-settings";
+TEST_CASE("a listener on the wire reads nothing of a job, of its hosts or of its sums") {
+    const std::string needle = "needle-host";
     const std::string sums(4096, 'N');  // floats whose bytes are all 'N'
     for (const std::string& token : {std::string(), make_token()}) {
         Diary diary;
@@ -369,7 +369,7 @@ TEST_CASE("a listener on the wire reads nothing of a job, of its settings or of 
         const auto run = [&](int rank) {
             JoinOptions options = rank_options(rank, 2, port);
             options.access.token = token;
-            options.settings["data"] = needle;
+            options.host_id = needle;
             if (rank == 1) options.port = control.port();
             if (rank == 0) options.listen_port = port0;
             if (rank == 0) options.advertise = cat("127.0.0.1:", edge.port());

@@ -70,10 +70,9 @@ TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE, HEALTH and EDGE come back as
         2,       4,
         250,     {.bf16 = true, .elastic = true, .min_world = 3, .stall_ms = 9000, .shm = true},
         "nodeA", "10.0.0.7:29401",
-        5,       {{"batch", "64"}, {"model", "resnet18"}}};
+        5};
     check_arrives(join, [&](const Join& m) {
-        return tuple(m.rank, m.world, m.heartbeat_ms, rules(m.rules), m.host, m.address, m.process,
-                     m.settings);
+        return tuple(m.rank, m.world, m.heartbeat_ms, rules(m.rules), m.host, m.address, m.process);
     });
     const std::vector<Member> peers = {{"a", "x:1", 8}, {"b", "y:2", 9}};
     const auto second = [](const std::vector<Member>& all) {
@@ -141,7 +140,7 @@ TEST_CASE("a header of other bytes, another version, an unknown type or too long
 
 TEST_CASE("every cut and every flipped byte of a message either decodes or is an Error") {
     const std::string bodies[] = {
-        body_of(encode(Join{2, 4, 250, {}, "nodeA", "10.0.0.7:1", 5, {{"batch", "64"}}})),
+        body_of(encode(Join{2, 4, 250, {}, "nodeA", "10.0.0.7:1", 5})),
         body_of(
             encode(Welcome{9, 1, 1, 2, 0, {}, {{"a", "x:1", 8}, {"b", "y:2", 9}}, {1, 0}, "gone"})),
         body_of(encode(Heartbeat{1, 2, 1, 4, 5, "data"}))};
@@ -177,17 +176,8 @@ TEST_CASE("every cut and every flipped byte of a message either decodes or is an
 
 TEST_CASE("a list that claims more items than its bytes could hold is refused by its count") {
     std::string body = body_of(encode(Join{}));
-    body[body.size() - 1] =
-        char(0x7f);  // the count of the settings, now about two thousand million
+    body[body.size() - 1] = char(0x7f);  // the count of rings, now about two thousand million
     CHECK_FAILS(decode<Join>(body), "items in 0 bytes");
-}
-
-TEST_CASE("a JOIN that names a setting twice is refused") {
-    Join join;
-    join.settings = {{"lr", "1"}, {"lt", "2"}};
-    std::string body = body_of(encode(join));
-    body[body.rfind("lt") + 1] = 'r';
-    CHECK_FAILS(decode<Join>(body), "the setting 'lr' twice");
 }
 
 TEST_CASE("a WELCOME whose ring is no permutation of the ranks is refused") {

@@ -6,7 +6,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "src/base/sha256.h"
 #include "src/base/text.h"
 
 namespace convoy {
@@ -35,13 +34,6 @@ Access access_of(const Config& config) {
     return access;
 }
 
-std::string comparable(const std::string& value) {
-    constexpr size_t kMost = 200;
-    if (value.size() <= kMost) return value;
-    return cat(value.substr(0, kMost / 2), " … (", value.size(), " bytes, SHA-256 ",
-               sha256_of(value).substr(0, 16), ")");
-}
-
 static Job join_job(const CommandLine& line, Log& log, const Stop& stop,
                     const std::function<void(JoinOptions&)>& adjust) {
     const Config& config = line.config;
@@ -64,12 +56,6 @@ static Job join_job(const CommandLine& line, Log& log, const Stop& stop,
     options.min_world = config.min_world;
     options.alone = config.alone;
     options.newcomer = config.join;
-    // The coordinator refuses a rank whose options differ from rank 0's, before the job begins.
-    // Settings that rank 0 takes from a checkpoint are compared after joining.
-    const bool decides = config.rank == 0 && config.resume.empty();
-    for (const auto& [name, value] : job_settings(config, line.command))
-        if ((find_option(name)->flags & kJob) && (decides || line.given.contains(name)))
-            options.settings[name] = comparable(value);
     if (adjust) adjust(options);
     return join(options, log, stop);
 }

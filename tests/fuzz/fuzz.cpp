@@ -247,7 +247,7 @@ std::vector<Bytes> seeds_of(const std::string& target) {
     if (target == "wire") {
         std::vector<Bytes> seeds;
         for (const std::string& message :
-             {wire::encode(wire::Join{.host = "a", .address = "b", .settings = {{"c", "d"}}}),
+             {wire::encode(wire::Join{.host = "a", .address = "b"}),
               wire::encode(wire::Welcome{.peers = {{"a", "b", 1}}, .ring = {0}}),
               wire::encode(wire::Offer{.peers = {{"a", "b", 1}}, .what = "{}"}),
               wire::encode(wire::Abort{}), wire::encode(wire::Heartbeat{})}) {
