@@ -149,7 +149,6 @@ void Membership::use(std::shared_ptr<Connection> connection) {
 void Membership::visit(const wire::Welcome& job, const tcp::endpoint& first) {
     is_newcomer_ = true;
     welcome_ = job, first_ = first;
-    state_ = RankState::kBroken;  // it has no ring yet
     heard_ = Clock::now();
 }
 
@@ -303,7 +302,6 @@ void Membership::handle_leave() {
 void Membership::ring_broken(uint32_t generation, const std::string& why, int lost) noexcept {
     if (state_ == RankState::kJoining || generation != welcome_.generation) return;
     if (!status_.ended()) broken_by_ = why;
-    if (state_ < RankState::kLeft) state_ = RankState::kBroken;
     status_.end(why, lost, wire::End::ring);
     news_.cancel();
 }

@@ -23,12 +23,12 @@
 
 namespace convoy {
 
+// Where a rank is on its way into a ring. Whether that ring has ended says JobStatus.
 enum class RankState {
     kJoining,     // it asks for the coordinator of the next ring, or waits there for WELCOME
     kConnecting,  // it opens its links
     kReady,       // its links are open
     kOpen,        // all links of the ring are open
-    kBroken,      // the ring has ended; the trainer has not called regroup() yet
     kLeft         // it has left the job
 };
 
