@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "net/communicator.h"
-#include "net/log_queue.h"
+#include "net/control/log_queue.h"
+#include "net/ring/communicator.h"
 #include "tests/support.h"
 
 namespace convoy {

@@ -1,6 +1,6 @@
 // The coordinator without sockets or clock: events in, messages out. What it decides about many
 // ranks in many orders is in test_succession.cpp.
-#include "net/coordinator.h"
+#include "net/control/coordinator.h"
 
 #include <set>
 

@@ -109,7 +109,7 @@ TEST_CASE("strangers at the port, silent, talking or of another version, do not 
     rank0.join();
 }
 
-TEST_CASE("an answer to EDGE of another job or rank is none: the rank dials again") {
+TEST_CASE("an answer to LINK of another job or rank is none: the rank dials again") {
     Diary diary;
     Port port;
     asio::io_context io;
@@ -119,16 +119,16 @@ TEST_CASE("an answer to EDGE of another job or rank is none: the rank dials agai
     FakeRank rank1(1, port.get());
     rank1.join(3, cat("127.0.0.1:", acceptor.local_endpoint().port()));
     rank1.await_welcome();
-    rank1.open_edge();
+    rank1.open_link();
     const wire::Welcome& w = rank1.welcome();
-    const wire::Edge answers[] = {{w.job ^ 1, 1, 2, w.generation},
+    const wire::Link answers[] = {{w.job ^ 1, 1, 2, w.generation},
                                   {w.job, 2, 2, w.generation},
                                   {w.job, 1, 2, w.generation}};  // right
     std::vector<tcp::socket> kept;
     for (size_t i = 0; i < std::size(answers); ++i) {
         REQUIRE(has_news(acceptor));
         kept.push_back(acceptor.accept());
-        CHECK(wire::decode<wire::Edge>(FakeRank::hear(kept.back()).body).to == 1);
+        CHECK(wire::decode<wire::Link>(FakeRank::hear(kept.back()).body).to == 1);
         FakeRank::say(kept.back(), wire::encode(answers[i]));
     }
     rank1.ready();
@@ -188,7 +188,7 @@ TEST_CASE("joining: OFFER to a rank that has a number, and WELCOME to a newcomer
 }
 
 TEST_CASE(
-    "joining: an edge that is dialled again is answered, and a CONVOY_STALL of 58 days arrives") {
+    "joining: a link that is dialled again is answered, and a CONVOY_STALL of 58 days arrives") {
     Diary diary;
     Port port;
     std::thread other([&] {
@@ -196,7 +196,7 @@ TEST_CASE(
         rank.join(2);
         rank.await_welcome();
         CHECK(rank.welcome().rules.stall_ms == UINT32_MAX);
-        rank.open_edge();
+        rank.open_link();
         CHECK(rank.dials_again());  // rank 0 has said READY
         rank.ready();
     });

@@ -5,7 +5,7 @@
 #include <opencv2/imgcodecs.hpp>
 #include <set>
 
-#include "net/wire.h"
+#include "net/control/wire.h"
 #include "src/base/text.h"
 #include "src/config/config.h"
 #include "src/model/model.h"

@@ -1,4 +1,4 @@
-#include "net/roster.h"
+#include "net/control/roster.h"
 
 #include <algorithm>
 

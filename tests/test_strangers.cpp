@@ -1,9 +1,9 @@
 // What strangers at the port may do: nothing that a rank would notice.
 #include <optional>
 
-#include "net/health.h"
-#include "net/listener.h"
-#include "net/tls.h"
+#include "net/control/health.h"
+#include "net/control/listener.h"
+#include "net/control/tls.h"
 #include "tests/fake_rank.h"
 
 namespace convoy {
@@ -87,7 +87,7 @@ static void run_without(const std::function<void(FakeRank&)>& stranger) {
     two.join();
 }
 
-TEST_CASE("elastic: a stranger that takes a seat and leaves, or opens no edges, is left out") {
+TEST_CASE("elastic: a stranger that takes a seat and leaves, or opens no links, is left out") {
     run_without([](FakeRank& fake) { fake.send(wire::encode_empty(wire::Type::leave)); });
     run_without([](FakeRank& fake) {
         CHECK(contains(fake.await_end(wire::End::membership), "cannot reach rank 1"));

@@ -1,9 +1,9 @@
 // Which ring follows one that broke, in virtual time: thousands of jobs whose ranks die, are
-// stopped, and whose links come and go. The coordinators are real ones (net/coordinator.h), and so
-// is the order in which ranks are asked for the next one (net/succession.h); ranks and sockets are
-// simulated. No ring may open beside another, nor without a rank that knows what the last one
-// trained.
-#include "net/succession.h"
+// stopped, and whose links come and go. The coordinators are real ones (net/control/coordinator.h),
+// and so is the order in which ranks are asked for the next one (net/control/succession.h); ranks
+// and sockets are simulated. No ring may open beside another, nor without a rank that knows what
+// the last one trained.
+#include "net/control/succession.h"
 
 #include <deque>
 #include <map>
@@ -11,7 +11,7 @@
 #include <random>
 #include <utility>
 
-#include "net/coordinator.h"
+#include "net/control/coordinator.h"
 #include "tests/support.h"
 
 using namespace convoy;

@@ -1,5 +1,5 @@
 // Who is let in by a token and who is not, played by OpenSSL itself; and collectives over TLS.
-#include "net/tls.h"
+#include "net/control/tls.h"
 
 #include <fcntl.h>
 #include <openssl/kdf.h>
@@ -9,7 +9,7 @@
 
 #include <cstring>
 
-#include "net/health.h"
+#include "net/control/health.h"
 #include "src/base/clock.h"
 #include "src/cli/commands.h"
 #include "tests/fake_rank.h"
@@ -336,7 +336,7 @@ static std::vector<std::vector<float>> results(int world, const std::string& tok
             mine.insert(mine.end(), block.begin(), block.end());
             for (const auto& text : gather_lists(c, std::string(size_t(c.rank()) * 40'000, 'x')))
                 mine.push_back(float(text.size()));
-            c.measure_edges();
+            c.measure_links();
         });
     return all;
 }
@@ -365,14 +365,14 @@ TEST_CASE("a listener on the wire reads nothing of a job, of its hosts or of its
         Port port;
         Relay control([&] { return port.get(); });
         const uint16_t port0 = free_port();
-        Relay edge([&] { return port0; });
+        Relay link([&] { return port0; });
         const auto run = [&](int rank) {
             JoinOptions options = rank_options(rank, 2, port);
             options.access.token = token;
             options.host_id = needle;
             if (rank == 1) options.port = control.port();
             if (rank == 0) options.listen_port = port0;
-            if (rank == 0) options.advertise = cat("127.0.0.1:", edge.port());
+            if (rank == 0) options.advertise = cat("127.0.0.1:", link.port());
             options.access.open = true;  // --advertise listens everywhere
             Job job = join(options, diary.log);
             std::vector<float> data(sums.size() / sizeof(float), 0);
@@ -386,12 +386,12 @@ TEST_CASE("a listener on the wire reads nothing of a job, of its hosts or of its
         other.join();
         const bool plain = token.empty();
         CHECK(contains(control.passed(), needle) == plain);
-        CHECK(contains(edge.passed(), sums.substr(0, 64)) == plain);
-        CHECK(contains(edge.passed(), "CNVY") == plain);
+        CHECK(contains(link.passed(), sums.substr(0, 64)) == plain);
+        CHECK(contains(link.passed(), "CNVY") == plain);
     }
 }
 
-TEST_CASE("an edge that somebody bends to another rank than was meant is refused") {
+TEST_CASE("a link that somebody bends to another rank than was meant is refused") {
     const std::string token = make_token();
     Diary diary;
     Port port;
@@ -415,18 +415,18 @@ TEST_CASE("an edge that somebody bends to another rank than was meant is refused
         const auto [host, port] = split_address(welcome.peers[0].address, "peer");
         // From the rank to itself, from another one, to another one, of another job, of another
         // generation; then the right one.
-        const wire::Edge edges[] = {{welcome.job, 0, 0, welcome.generation},
+        const wire::Link links[] = {{welcome.job, 0, 0, welcome.generation},
                                     {welcome.job, 2, 0, welcome.generation},
                                     {welcome.job, 1, 1, welcome.generation},
                                     {welcome.job ^ 1, 1, 0, welcome.generation},
                                     {welcome.job, 1, 0, welcome.generation + 1},
                                     {welcome.job, 1, 0, welcome.generation}};
-        for (const wire::Edge& edge : edges) {
+        for (const wire::Link& link : links) {
             Socket socket = co_await dial(host, port, tls, milliseconds(5'000));
-            co_await write_message(socket, wire::encode(edge));
+            co_await write_message(socket, wire::encode(link));
             try {
                 co_await read_message(socket, wire::kJoinLimit, message);
-                const auto answer = wire::decode<wire::Edge>(message.body);
+                const auto answer = wire::decode<wire::Link>(message.body);
                 CHECK((answer.job == welcome.job && answer.from == 0 && answer.to == 1));
                 CHECK(refused == 5);
             } catch (const std::system_error&) {

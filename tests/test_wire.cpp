@@ -1,4 +1,4 @@
-#include "net/wire.h"
+#include "net/control/wire.h"
 
 #include <cstring>
 #include <tuple>
@@ -61,7 +61,7 @@ static void check_arrives(const auto& message, auto fields) {
     CHECK(fields(arrived(message)) == fields(message));
 }
 
-TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE, HEALTH and EDGE come back as they were sent") {
+TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE, HEALTH and LINK come back as they were sent") {
     using std::tuple;
     const auto rules = [](const Rules& r) {
         return tuple(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.shm);
@@ -117,7 +117,7 @@ TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE, HEALTH and EDGE come back as
                   [](const Refuse& m) { return tuple(m.again, m.why, m.no_job); });
     check_arrives(Health{true, "rank 1 of 4", 5, true, 6},
                   [](const Health& m) { return tuple(m.healthy, m.text, m.process, m.seeks); });
-    check_arrives(Edge{5, 1, 0, 3}, [](const Edge& m) { return tuple(m.job, m.from, m.to); });
+    check_arrives(Link{5, 1, 0, 3}, [](const Link& m) { return tuple(m.job, m.from, m.to); });
 }
 
 TEST_CASE("a header of other bytes, another version, an unknown type or too long is refused") {

@@ -3,8 +3,8 @@
 
 #include "data/check_data.h"
 #include "data/pack_data.h"
-#include "net/health.h"
-#include "net/tls.h"
+#include "net/control/health.h"
+#include "net/control/tls.h"
 #include "src/base/table.h"
 #include "src/base/text.h"
 #include "src/checkpoint/onnx.h"

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "net/wire.h"
+#include "net/control/wire.h"
 #include "src/base/number.h"
 #include "src/base/text.h"
 

@@ -19,7 +19,8 @@ std::pair<std::string, uint16_t> coordinator_address(const std::string& coord) {
 Access access_of(const Config& config) {
     const std::string& file = config.token_file;
     // A core dump would hold the key. The limit is 1 byte, as 0 still allows a pipe of
-    // core_pattern. PR_SET_DUMPABLE would keep other ranks from /proc/PID/fd (net/host_sum.h).
+    // core_pattern. PR_SET_DUMPABLE would keep other ranks from /proc/PID/fd
+    // (net/ring/shared_sum.h).
     const rlimit no_core{1, 1};
     if (!file.empty() || !config.token.empty()) setrlimit(RLIMIT_CORE, &no_core);
     if (file.empty()) return {config.token, config.open};
