@@ -14,16 +14,6 @@ static constexpr char kLeftBehind[] =
     "the job continued without this rank, which did not reach the others for too long; to add it "
     "again, restart it with --join";
 
-std::string offer_message(const wire::Welcome& job, const std::string& what) {
-    if (!job.rules.elastic)
-        return wire::encode(wire::Refuse{false,
-                                         "no rank can join this job: its rank 0 says --elastic "
-                                         "off, --shards mine, --sync pipeline "
-                                         "or --schedule range"});
-    return wire::encode(
-        wire::Offer{job.job, job.server, job.rules, job.peers, what, job.generation});
-}
-
 Coordinator::Coordinator(const Options& options, uint64_t job)
     : options_(options), job_(job), roster_(options.world, options.process) {}
 

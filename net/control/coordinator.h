@@ -212,7 +212,4 @@ class Coordinator {
     StallWatch watch_;
 };
 
-// The answer to a newcomer that asks for `job`: OFFER, or REFUSE.
-std::string offer_message(const wire::Welcome& job, const std::string& what);
-
 }  // namespace convoy

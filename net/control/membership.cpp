@@ -42,10 +42,7 @@ Membership::Membership(Log& log, const JoinOptions& options)
         news_.cancel();
     };
     listener_.on_health = [this] { return health(); };
-    listener_.on_offer = [this] {
-        if (!what_.empty() && !status_.job_has_ended()) return offer_message(welcome_, what_);
-        return wire::encode(wire::Refuse{true, "no job trains there now", true});
-    };
+    listener_.on_offer = [this] { return offer_message(); };
     listener_.is_calm = [this] {
         return state_ == RankState::kOpen && connected() && !status_.ended();
     };
@@ -304,6 +301,18 @@ void Membership::ring_broken(uint32_t generation, const std::string& why, int lo
     if (!status_.ended()) broken_by_ = why;
     status_.end(why, lost, wire::End::ring);
     news_.cancel();
+}
+
+std::string Membership::offer_message() const {
+    if (what_.empty() || status_.job_has_ended())
+        return wire::encode(wire::Refuse{true, "no job trains there now", true});
+    if (!welcome_.rules.elastic)
+        return wire::encode(wire::Refuse{false,
+                                         "no rank can join this job: its rank 0 says --elastic "
+                                         "off, --shards mine, --sync pipeline "
+                                         "or --schedule range"});
+    return wire::encode(wire::Offer{welcome_.job, welcome_.server, welcome_.rules, welcome_.peers,
+                                    what_, welcome_.generation});
 }
 
 wire::Health Membership::health() const {

@@ -134,6 +134,7 @@ class Membership {
     void note_pause();
     void back_to_base();
     void ring_broken(uint32_t generation, const std::string& why, int lost) noexcept;
+    std::string offer_message() const;  // the answer to OFFER
     // The answer to HEALTH. A rank is unhealthy if the job waits for it, or if its job has ended.
     wire::Health health() const;
     wire::Health state_of_health() const;

@@ -150,7 +150,9 @@ class RingCommunicator final : public RingCollectives<Communicator> {
                     cat("ring ", connected.welcome.generation, ": ", connected.welcome.why)};
         for (const wire::Member& peer : connected.welcome.peers)
             ranks.before.push_back(rank_of(me_, peer.process));
-        me_ = std::move(connected.welcome);
+        const wire::Welcome last = std::exchange(me_, std::move(connected.welcome));
+        if (!last.ring.empty() && last.rank != me_.rank)  // not a newcomer, and ranks have left
+            ranks.why += cat("; rank ", last.rank, " is rank ", me_.rank, " now");
         share_memory();
         return ranks;
     }
