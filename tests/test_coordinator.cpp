@@ -273,13 +273,22 @@ TEST_CASE("coordinator: a stall time of 0 does not make it deaf") {
 
 TEST_CASE(
     "coordinator: a process without a rank may not leave, and nonsense costs the connection") {
-    Played job(2);
+    Played job(2, 3);
     job.join(0, 0, 2);
     job.say_empty(0, wire::Type::leave);
     CHECK(job.hung_up.contains(0));
     job.join(1, 1, 2);
     job.hear(1, wire::encode_empty(wire::Type::welcome), wire::Type::welcome);
     CHECK(job.hung_up.contains(1));
-    for (const int client : {2, 3}) job.join(client, client - 2, 2);
+    for (const int client : {2, 3}) {
+        CHECK(!job.is_welcome(2));
+        job.join(client, client - 2, 2);
+    }
     CHECK(job.is_welcome(3));
+}
+
+TEST_CASE("coordinator: no ring is formed without the rank in its own process") {
+    Played job(2, 2);
+    for (const int client : {0, 1}) job.join(client, -1, 2);
+    CHECK(!job.is_welcome(0));
 }

@@ -95,7 +95,8 @@ void Coordinator::join_first(Client& client) {
     if (client.refused) return;
     const std::string status = roster_.status();
     if (!tell_status(status)) send(client, wire::encode_text(wire::Type::status, status));
-    if (!roster_.complete()) return;
+    const auto is_here = [this](const Client* c) { return c->join.process == options_.process; };
+    if (!roster_.complete() || std::ranges::none_of(clients(Role::member), is_here)) return;
     const Roster::Assignment assignment = roster_.assign_ranks();
     ring_ = assignment.welcome;
     ring_.job = job_;
@@ -277,13 +278,13 @@ void Coordinator::join_again(Client& client) {
     const wire::Join& join = client.join;
     client.rank = rank_of(ring_, join.process);
     const auto newcomers = clients(Role::newcomer);
-    // The rank was silent. It must ask again, because the ring without it may fail to form.
+    // The rank was dropped for silence. It must try again, as the ring without it may fail to form.
     const bool is_left =
         client.rank < 0 && stage_ == Stage::forming && rank_of(base_, join.process) >= 0;
     const bool is_new = client.rank < 0 && !is_left && join.newcomer;
     const bool is_full = is_new && (newcomers.size() >= kMostNewcomers ||
                                     ring_.world + int(newcomers.size()) >= wire::kMaxWorld);
-    // This coordinator has no ring: the coordinator that the rank looks for is dead.
+    // This process has restarted and has no ring: the coordinator that the rank looks for is dead.
     const bool is_anew = ring_.world == 0;
     if (is_anew || !elastic() || join.job != job_ || stage_ == Stage::ended || is_full ||
         (client.rank < 0 && !is_new)) {
@@ -564,7 +565,7 @@ void Coordinator::tell_wait() {
     tell_wait_ *= 2;
 }
 
-// No rank is waited for without limit while a ring forms: a stranger may have taken its place.
+// No rank may block a forming ring forever: a stranger may hold its place.
 void Coordinator::hurry() {
     if (now_ < due_ || cut_off_) return;
     if (stage_ == Stage::running || (stage_ == Stage::gathering && !is_again())) return;

@@ -143,7 +143,7 @@ asio::awaitable<void> Listener::read_first(Socket socket) {
         if (!answer.empty())
             co_await within(first_message_patience, socket, write_message(socket, answer));
     } catch (const std::exception&) {
-        // It does not want to know.
+        // The peer has hung up.
     }
     std::erase_if(guests_, [&](const Guest& guest) { return guest.socket == &socket; });
 }

@@ -165,7 +165,8 @@ void Membership::leave_ring() {
     incoming_links_.clear();
 }
 
-// This ring was not open to this rank: any rank of the ring before may serve the next coordinator.
+// This rank never saw its newest ring open, so it falls back to the last one that it did: any rank
+// of that one may serve the next coordinator.
 void Membership::back_to_base() {
     const wire::Welcome ring = std::exchange(welcome_, *open_);
     add_newcomers(welcome_, ring);
@@ -290,7 +291,7 @@ void Membership::handle_leave() {
     answer_due_ = false;
     if (state_ == RankState::kLeft)
         status_.end("this rank has left the job", -1);
-    else if (server_left_ = true; state_ != RankState::kJoining)  // no cause of a later ring's end
+    else if (server_left_ = true; state_ != RankState::kJoining)  // or a later ring gets this cause
         status_.set_cause(cat(rank_name(welcome_.server, connection_->remote()),
                               " has left the job, and the coordinator with it"));
 }

@@ -281,7 +281,8 @@ class RingCommunicator final : public RingCollectives<Communicator> {
         return std::make_unique<Ring>(w.rank, w.ring, std::move(connected.links), w.generation,
                                       w.rules.bf16, record_);
     }
-    // A signal waits for the next ring, unless that takes long: others may be out of reach.
+    // Holds a signal back for 6 s while a ring forms. Later it ends the wait, as the other ranks
+    // may be out of reach.
     void wait_for_ring(const std::future<Connected>& next) {
         next.wait_for(2 * kSilence);
         while (next.wait_for(std::chrono::milliseconds(5)) != std::future_status::ready) {

@@ -206,7 +206,7 @@ asio::awaitable<std::vector<Link>> open_ring_links(Membership& membership,
         if (welcome.rules.elastic) co_await links.tell(why);
         if (membership.state() == RankState::kOpen) co_return links.take();
     } catch (const Error&) {
-        // It is said now, or no answer came.
+        // The coordinator has named the lost rank, or has not answered in time.
     }
     membership.abort(why);  // tells the other ranks, unless the job has ended
     membership.status().throw_if_ended();

@@ -217,8 +217,8 @@ void SharedSum::wait_for(size_t rank, Count count, uint32_t chunks) {
         futex(other.*count, FUTEX_WAIT, value, &patience);
         const uint64_t progress = board(0).progress;
         moved_ += progress - std::exchange(seen_progress_, progress);
-        if (is_elsewhere(rank) && !done(other.*count))
-            fail_at(rank);  // it counts before it goes on
+        // A rank publishes its counter before it enters the next collective.
+        if (is_elsewhere(rank) && !done(other.*count)) fail_at(rank);
         if (look) look();
     }
     --other.sleepers;
