@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "net/control/health.h"
+#include "net/control/listener.h"
 #include "src/base/clock.h"
 #include "src/cli/commands.h"
 #include "tests/fake_rank.h"
