@@ -81,7 +81,7 @@ ifdef TSAN
   LDLIBS   += -fsanitize=thread
 endif
 
-LIB_SRC := $(wildcard kernels/*.cpp kernels/cpu/*.cpp net/*.cpp data/*.cpp) \
+LIB_SRC := $(wildcard kernels/*.cpp kernels/cpu/*.cpp net/*/*.cpp data/*.cpp) \
            $(filter-out src/cli/main.cpp,$(wildcard src/*/*.cpp src/*/*/*.cpp))
 ifneq ($(MACHINE),x86_64)
   LIB_SRC := $(filter-out %_avx512.cpp %_avx512_bf16.cpp,$(LIB_SRC))
@@ -92,6 +92,7 @@ endif
 UNITY  ?= 1
 SINGLE := %_avx512.cpp %_avx512_bf16.cpp data/pixel_ops.cpp src/model/start_values.cpp src/page/assets.cpp \
           src/cli/main.cpp kernels/backend.cpp kernels/cpu/winograd% kernels/cuda/conv2d.cu
+net_HOLDS  := net/control net/ring
 src/train_HOLDS := src/config src/model src/train
 src/run_HOLDS   := src/checkpoint src/job src/page src/run
 src/cli_HOLDS   := src/plan src/report src/bench src/cli
@@ -117,7 +118,7 @@ LIB_OBJ  := $(LIB_CPP) $(GPU_OBJ)
 MAIN_OBJ := $(BUILD)/src/cli/main.cpp.o
 # The thread sanitizer has nothing to see in tests without threads of their own.
 ifdef TSAN
-  TESTS ?= ring host_sum link links join faults health strangers loader remote cpu_backend grad_reducer \
+  TESTS ?= ring shared_sum link messenger join faults health strangers loader remote cpu_backend grad_reducer \
            trainer program
 endif
 TEST_SRC := $(if $(TESTS),tests/main.cpp tests/call_hooks.cpp $(TESTS:%=tests/test_%.cpp),$(filter-out %/kit_main.cpp,$(wildcard tests/*.cpp)))
@@ -308,7 +309,7 @@ barriers: $(BUILD)/run_tests
 # Each target for FUZZ_SECONDS; what crashed it is left in build/fuzz.
 FUZZ_SECONDS := 20
 FUZZ_SRC := $(filter-out $(addprefix data/,augment% loader% policy% pixel_ops% resize% whiten% decoded% check_data% pack_data%),\
-              $(wildcard data/*.cpp src/base/*.cpp)) net/wire.cpp net/tls.cpp \
+              $(wildcard data/*.cpp src/base/*.cpp)) net/control/wire.cpp net/control/tls.cpp \
             $(addprefix src/checkpoint/,meta.cpp safetensors.cpp torch_file.cpp pickle.cpp) $(wildcard src/config/*.cpp) \
             src/job/exchange.cpp $(wildcard src/model/*.cpp src/model/layers/*.cpp) \
             tests/fuzz/fuzz.cpp
@@ -370,6 +371,8 @@ VERSION = $(shell sed -n 's/.*kVersion = "\(.*\)".*/\1/p' src/cli/version.cpp)
 # where they are wrapped.
 ROOMS := src/base kernels data net src/config src/model src/train src/checkpoint src/job src/page src/run \
          src/report src/plan src/bench src/cli tests tools
+# What net/ring includes of net/control, which includes nothing of net/ring.
+RING_USES := ids|job_status|join_options|limits|membership|rendezvous|roster|tls|wire
 layers:
 	@grep -rnoP '^.include "\K(src/[a-z]+|[a-z]+)(?=/)' --include=*.h --include=*.c* $(ROOMS) | sort -u | \
 	  awk -F: 'BEGIN { n = split("$(ROOMS)", rooms, " "); for (i = 1; i <= n; ++i) place[rooms[i]] = i } \
@@ -378,7 +381,9 @@ layers:
 	      if (!(to in place) || place[to] > place[from] && from != "tests" || apart) \
 	        { print $$1 ":" $$2 ": " from " may not include " to; bad = 1 } } END { exit bad }'
 	@! grep -rlE '^.include <asio' --include=*.h --include=*.c* src kernels data tests tools
-	@test "$$(grep -rlE '^.include <asio' net)" = net/asio.h
+	@test "$$(grep -rlE '^.include <asio' net)" = net/control/asio.h
+	@! grep -rnE '^.include "net/ring/' net/control
+	@! grep -rnE '^.include "net/control/' net/ring | grep -vE '/($(RING_USES))\.h"'
 	@! grep -rnE '^.include (<cuda|"kernels/(cuda|simt)/)' --include=*.h --include=*.cpp src net data tools kernels/cpu
 	@! grep -rnE '^.include <cuda' kernels tests | grep -v '^kernels/cuda/cuda.h:'
 	@# The calls that src/README.md lists: each named line holds the function's name.

@@ -1,5 +1,5 @@
 // call_hooks.h — lets a test intercept system calls of this process: on sockets that Asio uses
-// (control connections, connecting edges; the ring has JoinOptions::limit), and on files. Not
+// (control connections, connecting links; the ring has JoinOptions::limit), and on files. Not
 // called in builds with sanitizers, which intercept the same calls. Set hooks before threads.
 #pragma once
 

@@ -1,8 +1,8 @@
 // fake_rank.h — a mock rank that sends single messages, so that a test can send wrong ones.
 #pragma once
 
-#include "net/connection.h"
-#include "net/coordinator_shell.h"
+#include "net/control/connection.h"
+#include "net/control/ids.h"
 #include "tests/net_support.h"
 
 namespace convoy {
@@ -14,7 +14,7 @@ class FakeRank {
     }
 
     void join(int world, std::string address = "127.0.0.1:9") {
-        const wire::Join join{rank_, world, 0, 100, {}, "fake", std::move(address), process_, {}};
+        const wire::Join join{rank_, world, 100, {}, "fake", std::move(address), process_};
         say(control_, wire::encode(join));
     }
     // Skips messages until one of this type arrives.
@@ -34,25 +34,25 @@ class FakeRank {
             if (abort.end == end) return abort.why;
         }
     }
-    // The only edge of rank 1 in a world of 2.
-    void open_edge() {
+    // The only link of rank 1 in a world of 2.
+    void open_link() {
         const auto [host, port] = split_address(welcome_.peers[0].address, "peer");
-        edge_.connect({asio::ip::make_address(host), port});
-        say(edge_, wire::encode(wire::Edge{welcome_.job, rank_, 0, welcome_.generation}));
-        CHECK(hear(edge_).header.type == wire::Type::edge);
+        link_.connect({asio::ip::make_address(host), port});
+        say(link_, wire::encode(wire::Link{welcome_.job, rank_, 0, welcome_.generation}));
+        CHECK(hear(link_).header.type == wire::Type::link);
     }
-    // Connects again as if the answer to EDGE had been lost. Returns whether an answer arrives.
+    // Connects again as if the answer to LINK had been lost. Returns whether an answer arrives.
     bool dials_again() {
-        const auto to = edge_.remote_endpoint();
-        edge_.close();
-        edge_.connect(to);
-        say(edge_, wire::encode(wire::Edge{welcome_.job, rank_, 0, welcome_.generation}));
-        return has_news(edge_) && hear(edge_).header.type == wire::Type::edge;
+        const auto to = link_.remote_endpoint();
+        link_.close();
+        link_.connect(to);
+        say(link_, wire::encode(wire::Link{welcome_.job, rank_, 0, welcome_.generation}));
+        return has_news(link_) && hear(link_).header.type == wire::Type::link;
     }
     void stand(int world) {
         join(world);
         await_welcome();
-        open_edge();
+        open_link();
         ready();
     }
     void ready() {
@@ -62,7 +62,7 @@ class FakeRank {
     void beat(const wire::Heartbeat& beat) { say(control_, wire::encode(beat)); }
     // Sends a collective's header.
     void send_header(std::span<const std::byte> bytes) {
-        asio::write(edge_, asio::buffer(bytes.data(), bytes.size()));
+        asio::write(link_, asio::buffer(bytes.data(), bytes.size()));
     }
     void send_header(const wire::Header& header) {
         std::array<std::byte, wire::kHeaderBytes> bytes;
@@ -70,10 +70,10 @@ class FakeRank {
         send_header(bytes);
     }
     void send(std::string_view bytes) { asio::write(control_, asio::buffer(bytes)); }
-    void close_edge() { edge_.close(); }
+    void close_link() { link_.close(); }
     void die() {
         control_.close();
-        edge_.close();
+        link_.close();
     }
     const wire::Welcome& welcome() const { return welcome_; }
 
@@ -93,7 +93,7 @@ class FakeRank {
     int rank_;
     const uint64_t process_ = fresh_id();
     asio::io_context io_;
-    tcp::socket control_{io_}, edge_{io_};
+    tcp::socket control_{io_}, link_{io_};
     wire::Welcome welcome_;
 };
 

@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "net/communicator.h"
-#include "net/log_queue.h"
+#include "net/control/log_queue.h"
+#include "net/ring/communicator.h"
 #include "tests/support.h"
 
 namespace convoy {
@@ -47,27 +47,6 @@ class Port {
     std::shared_future<uint16_t> future_ = promise_.get_future().share();
 };
 
-// A coordinator without a rank, in a separate thread until the end of the scope.
-class LoneCoordinator {
- public:
-    LoneCoordinator(int world, Log& log, const Access& access = {})
-        : thread_([this, world, &log, access] {
-              serve_coordinator(
-                  "127.0.0.1", 0, world, log, [this] { return stop_.load(); },
-                  [this](uint16_t port) { port_.set(port); }, access);
-          }) {}
-    ~LoneCoordinator() {
-        stop_ = 1;
-        thread_.join();
-    }
-    uint16_t port() { return port_.get(); }
-
- private:
-    std::atomic<int> stop_{0};
-    Port port_;
-    std::thread thread_;
-};
-
 // How a rank of a test joins at this port; 0: the system picks one, for rank 0.
 inline JoinOptions rank_options(int rank, int world, uint16_t port = 0) {
     JoinOptions options;
@@ -95,21 +74,42 @@ inline void finish(const Job& job) {
     job.communicator->leave();
 }
 
-// Two ranks of a coordinator join, sum and leave.
-inline void run_two_ranks(uint16_t port, Log& log, const std::string& token = "") {
-    const auto run = [&](int rank) {
-        JoinOptions options = rank_options(rank, 2, port);
-        options.access.token = token;
-        Job job = join(options, log);
-        std::vector<float> one{1};
-        job.communicator->allreduce_sum(one).get();
-        CHECK(one[0] == 2);
-        finish(job);
-    };
-    std::thread other([&] { run(1); });
-    run(0);
-    other.join();
+// Joins, sums with all ranks, and leaves.
+inline void sum_once(const JoinOptions& options, Log& log, const std::function<int()>& stop = {}) {
+    Job job = join(options, log, stop);
+    std::vector<float> one{1};
+    job.communicator->allreduce_sum(one).get();
+    CHECK(one[0] == float(job.communicator->world()));
+    finish(job);
 }
+
+// Rank 0, in a separate thread. It serves the coordinator, and waits until the other ranks have
+// come for sum_once(), or for the end of the scope.
+class RankZero {
+ public:
+    RankZero(int world, Diary& diary, const Access& access = {})
+        : thread_([this, world, &diary, access] {
+              try {
+                  JoinOptions options = rank_options(0, world, port_);
+                  options.access = access;
+                  sum_once(options, diary.log, [this] { return stop_.load(); });
+              } catch (const Error&) {
+                  CHECK(stop_ != 0);
+              }
+          }) {
+        eventually([&] { return contains(diary.text(), " joined, missing "); });
+    }
+    ~RankZero() {
+        stop_ = 1;
+        thread_.join();
+    }
+    uint16_t port() { return port_.get(); }
+
+ private:
+    std::atomic<int> stop_{0};
+    Port port_;
+    std::thread thread_;
+};
 
 // Runs `work` on each rank of a new job, then rethrows the error of the lowest rank.
 inline void run_ranks(int world, const std::function<void(JoinOptions&)>& adjust,

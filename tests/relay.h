@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-#include "net/asio.h"
+#include "net/control/asio.h"
 
 namespace convoy {
 

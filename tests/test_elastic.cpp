@@ -17,7 +17,7 @@
 
 #include "data/records.h"
 #include "data/storage.h"
-#include "net/tls.h"
+#include "net/control/tls.h"
 #include "src/checkpoint/safetensors.h"
 #include "src/cli/commands.h"
 #include "src/run/train_run.h"
@@ -992,7 +992,7 @@ TEST_CASE("elastic: a rank that is killed, and started again as it was, hinders 
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // see tests/call_hooks.h
 
-TEST_CASE("elastic: a rank killed at any operation of JOIN, WELCOME, EDGE and READY comes again") {
+TEST_CASE("elastic: a rank killed at any operation of JOIN, WELCOME, LINK and READY comes again") {
     const Outcome whole = run_job({.early = true});
     REQUIRE(whole.controls[1] > 15);
     int afresh = 0, again = 0, without = 0;

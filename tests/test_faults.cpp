@@ -1,6 +1,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <optional>
+
 #include "tests/fake_rank.h"
 
 namespace convoy {
@@ -116,7 +118,7 @@ TEST_CASE("ranks in different collectives are told so") {
     }
 }
 
-TEST_CASE("garbage, a wrong generation and a wrong length on an edge end the job by name") {
+TEST_CASE("garbage, a wrong generation and a wrong length on a link end the job by name") {
     struct Case {
         const char* want;
         std::function<void(FakeRank&)> act;
@@ -253,7 +255,7 @@ TEST_CASE("stall diagnosis: waits for messages of another rank count like collec
             options.heartbeat = std::chrono::milliseconds(100);
             options.stall = std::chrono::milliseconds(200);
             Job job = join(options, diary.log);
-            auto links = job.communicator->open_links({1 - rank});
+            auto links = job.communicator->open_messenger({1 - rank});
             if (rank == 1)
                 eventually([&] { return contains(diary.text(), "all wait for rank 1"); });
             std::byte byte{};
@@ -266,12 +268,12 @@ TEST_CASE("stall diagnosis: waits for messages of another rank count like collec
     CHECK(contains(diary.text(), "all wait for rank 1"));
 }
 
-TEST_CASE("an edge that breaks while both ranks live ends the job on both") {
+TEST_CASE("a link that breaks while both ranks live ends the job on both") {
     Diary diary;
     const std::string error = rank0_against(
         [&](FakeRank& rank) {
             rank.stand(2);
-            rank.close_edge();
+            rank.close_link();
             const Message end = rank.await(wire::Type::abort);
             CHECK(contains(wire::decode<wire::Abort>(end.body).why, "connection closed"));
         },

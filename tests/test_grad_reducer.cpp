@@ -2,7 +2,7 @@
 
 #include "src/train/grad_reducer.h"
 
-#include "net/null_communicator.h"
+#include "net/ring/null_communicator.h"
 #include "tests/support.h"
 
 using namespace convoy;

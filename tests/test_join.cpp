@@ -65,7 +65,7 @@ TEST_CASE("ranks may start in any order, the coordinator last") {
     for (std::thread& thread : early) thread.join();
 }
 
-TEST_CASE("ranks without a number are given one each, and rank 0's settings reach all") {
+TEST_CASE("ranks without a number are given one each") {
     Port port;
     Diary diary;
     std::atomic<int> seen{0};
@@ -73,8 +73,6 @@ TEST_CASE("ranks without a number are given one each, and rank 0's settings reac
     for (int i = 0; i < 3; ++i)
         threads.emplace_back([&, i] {
             JoinOptions options = rank_options(i == 0 ? 0 : -1, i == 0 ? 3 : 0, port);
-            if (i == 0) options.settings = {{"batch", "64"}, {"lr", "0.1"}};
-            if (i == 2) options.settings = {{"batch", "64"}};
             Job job = join(options, diary.log);
             seen += 1 << job.communicator->rank();
             finish(job);
@@ -83,18 +81,11 @@ TEST_CASE("ranks without a number are given one each, and rank 0's settings reac
     CHECK(seen == 7);
 }
 
-TEST_CASE("a duplicate rank and a wrong setting are refused by name, the job forms without them") {
+TEST_CASE("a duplicate rank and another world are refused by name, the job forms without them") {
     Port port;
     Diary diary;
-    std::thread rank0([&] {
-        JoinOptions options = rank_options(0, 2, port);
-        options.settings = {{"batch", "32"}};
-        Job job = join(options, diary.log);
-        finish(job);
-    });
-    JoinOptions wrong = rank_options(1, 2, port.get());
-    wrong.settings = {{"batch", "64"}};
-    CHECK_FAILS(join(wrong, diary.log), "says --batch 64, rank 0 says --batch 32");
+    std::thread rank0([&] { finish(join(rank_options(0, 2, port), diary.log)); });
+    CHECK_FAILS(join(rank_options(1, 3, port.get()), diary.log), "says --world 3");
     JoinOptions twice = rank_options(0, 2, port.get());
     CHECK_FAILS(join(twice, diary.log), "rank 0 is wanted by both");
     finish(join(rank_options(1, 2, port.get()), diary.log));
@@ -118,32 +109,31 @@ TEST_CASE("strangers at the port, silent, talking or of another version, do not 
     rank0.join();
 }
 
-TEST_CASE("an answer to EDGE of another job or rank is none: the rank dials again") {
+TEST_CASE("an answer to LINK of another job or rank is none: the rank dials again") {
     Diary diary;
-    LoneCoordinator coordinator(2, diary.log);
+    Port port;
     asio::io_context io;
     tcp::acceptor acceptor(io, {asio::ip::make_address("127.0.0.1"), 0});
-    auto rank1 = std::async(std::launch::async,
-                            [&] { join(rank_options(1, 2, coordinator.port()), diary.log); });
-    FakeRank rank0(0, coordinator.port());
-    wire::Join joins;
-    joins.rank = 0, joins.world = 2;
-    joins.address = cat("127.0.0.1:", acceptor.local_endpoint().port());
-    rank0.send(wire::encode(joins));
-    rank0.await_welcome();
-    const wire::Welcome& w = rank0.welcome();
-    const wire::Edge answers[] = {{w.job ^ 1, 0, 1, w.generation},
-                                  {w.job, 1, 1, w.generation},
-                                  {w.job, 0, 1, w.generation}};  // right
+    const auto run = [&](int rank) { join(rank_options(rank, 3, port), diary.log); };
+    auto rank0 = std::async(std::launch::async, run, 0), rank2 = std::async(run, 2);
+    FakeRank rank1(1, port.get());
+    rank1.join(3, cat("127.0.0.1:", acceptor.local_endpoint().port()));
+    rank1.await_welcome();
+    rank1.open_link();
+    const wire::Welcome& w = rank1.welcome();
+    const wire::Link answers[] = {{w.job ^ 1, 1, 2, w.generation},
+                                  {w.job, 2, 2, w.generation},
+                                  {w.job, 1, 2, w.generation}};  // right
     std::vector<tcp::socket> kept;
     for (size_t i = 0; i < std::size(answers); ++i) {
         REQUIRE(has_news(acceptor));
         kept.push_back(acceptor.accept());
-        CHECK(wire::decode<wire::Edge>(FakeRank::hear(kept.back()).body).to == 0);
+        CHECK(wire::decode<wire::Link>(FakeRank::hear(kept.back()).body).to == 1);
         FakeRank::say(kept.back(), wire::encode(answers[i]));
     }
-    rank0.ready();
-    CHECK_NOTHROW(rank1.get());
+    rank1.ready();
+    CHECK_NOTHROW(rank0.get());
+    CHECK_NOTHROW(rank2.get());
 }
 
 TEST_CASE("a rank whose place in the queue is given up can be taken by another") {
@@ -198,7 +188,7 @@ TEST_CASE("joining: OFFER to a rank that has a number, and WELCOME to a newcomer
 }
 
 TEST_CASE(
-    "joining: an edge that is dialled again is answered, and a CONVOY_STALL of 58 days arrives") {
+    "joining: a link that is dialled again is answered, and a CONVOY_STALL of 58 days arrives") {
     Diary diary;
     Port port;
     std::thread other([&] {
@@ -206,7 +196,7 @@ TEST_CASE(
         rank.join(2);
         rank.await_welcome();
         CHECK(rank.welcome().rules.stall_ms == UINT32_MAX);
-        rank.open_edge();
+        rank.open_link();
         CHECK(rank.dials_again());  // rank 0 has said READY
         rank.ready();
     });
@@ -314,11 +304,22 @@ TEST_CASE("joining refuses a world or rank that cannot be, and ends at once when
                 "stopped by signal 15");
 }
 
-TEST_CASE("a coordinator on its own serves one job after the other") {
-    Diary diary;
-    LoneCoordinator coordinator(2, diary.log);
-    for (int round = 0; round < 2; ++round) run_two_ranks(coordinator.port(), diary.log);
-    CHECK(contains(diary.text(), "the job is done"));
+TEST_CASE("ranks of the next job wait at the port of a job that still runs, then form theirs") {
+    Diary first, next;
+    Port port;
+    std::promise<void> runs;
+    const auto run_first = [&](int rank) {
+        Job job = join(rank_options(rank, 2, port), first.log);
+        if (rank == 0) runs.set_value();
+        CHECK(eventually([&] { return count_of(next.text(), "a job of 2 ranks is running") > 1; }));
+        finish(job);
+    };
+    std::vector<std::thread> threads;
+    for (const int rank : {0, 1}) threads.emplace_back(run_first, rank);
+    runs.get_future().wait();
+    for (const int rank : {0, 1})
+        threads.emplace_back([&, rank] { sum_once(rank_options(rank, 2, port.get()), next.log); });
+    for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace convoy

@@ -1,8 +1,8 @@
-// The sockets of edges.
+// The sockets of links.
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include "net/connection.h"
+#include "net/control/connection.h"
 #include "tests/net_support.h"
 
 namespace convoy {

@@ -1,5 +1,5 @@
-// Ranks on hosts of their own: network namespaces (tests/lab/hosts), entered by child processes. Where
-// they cannot be made (no root, no ip) these tests are left out with a message.
+// Ranks on hosts of their own: network namespaces (tests/lab/hosts), entered by child processes.
+// Where they cannot be made (no root, no ip) these tests are left out with a message.
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -288,34 +288,6 @@ TEST_CASE("a rank that was cut off does not go on alone when the others have end
     REQUIRE(hosts.plug(1, true));
     CHECK(contains(ranks[0]->await("error, and it saves:"),
                    "the others may have gone on without it"));
-}
-
-TEST_CASE("a coordinator in a process of its own beside a rank's: the ranks go to the former") {
-    Hosts hosts(4);
-    if (!hosts.made()) return;
-    std::fflush(nullptr);
-    const pid_t coordinator = fork();
-    if (coordinator == 0) {
-        Log log(stderr);
-        hosts.enter(4, "");
-        alarm(60);
-        serve_coordinator("0.0.0.0", 29400, 3, log, [] { return 0; }, {},
-                          {.token = "", .open = true});
-        _exit(0);
-    }
-    const Processes ranks =
-        start_elastic(hosts, 3, sum_in_two_rings, milliseconds(15'000), "10.77.0.4");
-    // Rank 0 does not hear the coordinator for so long that it serves one itself. The coordinator,
-    // which was stopped in the beginning, still waits for it then.
-    REQUIRE(hosts.run(4, "ip route add blackhole 10.77.0.1"));
-    kill(coordinator, SIGSTOP);
-    std::this_thread::sleep_for(milliseconds(2'000));
-    kill(coordinator, SIGCONT);
-    std::this_thread::sleep_for(milliseconds(1'900));
-    REQUIRE(hosts.run(4, "ip route del blackhole 10.77.0.1"));
-    for (auto& rank : ranks) CHECK(contains(rank->await("result:"), "3 ranks"));
-    kill(coordinator, SIGKILL);
-    waitpid(coordinator, nullptr, 0);
 }
 
 TEST_CASE("a rank that is cut off notices it in the ring after that which the coordinator left") {

@@ -22,8 +22,8 @@ JobTiming four_ranks() {
     JobTiming timing;
     for (int rank = 0; rank < 4; ++rank) {
         timing.ranks.push_back({cat("machine", rank), 2, 400});
-        timing.edges.push_back({rank, (rank + 1) % 4, 1e-4, 1e8});
-        timing.edges.push_back({(rank + 1) % 4, rank, 1e-4, 1e8});
+        timing.links.push_back({rank, (rank + 1) % 4, 1e-4, 1e8});
+        timing.links.push_back({(rank + 1) % 4, rank, 1e-4, 1e8});
     }
     timing.bucket_bytes = 4'000'000;
     timing.bytes_per_second = 1e8;
@@ -77,12 +77,12 @@ TEST_CASE("plan: forecasts of one, two and four ranks, by hand") {
 
 TEST_CASE("plan: the bucket grows with latency and bandwidth, between 1 and 25 MB") {
     const auto bucket = [](double latency, double speed) {
-        return bucket_bytes_for(std::vector<EdgeTiming>{{0, 1, latency, speed}}, 4);
+        return bucket_bytes_for(std::vector<LinkTiming>{{0, 1, latency, speed}}, 4);
     };
     CHECK(bucket(1e-4, 1e7) == 1 << 20);
     CHECK(bucket(1e-2, 1e9) == 25 << 20);
     CHECK(bucket_bytes_for(
-              std::vector<EdgeTiming>{{0, 1, 1e-4, 9e9}, {1, 2, 1e-5, 5e8}, {2, 3, 1e-6, 6e8}},
+              std::vector<LinkTiming>{{0, 1, 1e-4, 9e9}, {1, 2, 1e-5, 5e8}, {2, 3, 1e-6, 6e8}},
               4) == 5'000'000);             // the least bandwidth, and the largest latency
     CHECK(bucket(1e-4, 5e8) == 5'000'000);  // 2·3·0.1 ms are 4 % of 1.5 · 5 MB at 5e8
     CHECK(bucket_bytes_for({}, 2) == 1 << 20);
@@ -96,14 +96,14 @@ TEST_CASE("plan: a slow link is named once, where ranks wait for it, and none wi
         return contains(text, what);
     };
     CHECK(warnings().empty());
-    timing.edges[4].bytes_per_second = 1e7;  // from 2 to 3 alone
+    timing.links[4].bytes_per_second = 1e7;  // from 2 to 3 alone
     REQUIRE(warnings().size() == 1);
     for (const char* part : {"rank 2", "rank 3", "80 Mbit/s"}) CHECK(names(warnings()[0], part));
     // Where the gradients are small nobody waits for the link.
     timing.sent_bytes[4] = 1e4, timing.gradient_bytes = 1e4;
     CHECK(warnings().empty());
     timing.sent_bytes[4] = 12e6, timing.gradient_bytes = 8e6;
-    for (EdgeTiming& one : timing.edges)
+    for (LinkTiming& one : timing.links)
         if (one.from == 2 || one.to == 2) one.bytes_per_second = 1e7;
     REQUIRE(warnings().size() == 1);
     CHECK(names(warnings()[0], "rank 2"));

@@ -5,7 +5,7 @@
 #include <opencv2/imgcodecs.hpp>
 #include <set>
 
-#include "net/wire.h"
+#include "net/control/wire.h"
 #include "src/base/text.h"
 #include "src/config/config.h"
 #include "src/model/model.h"
@@ -629,6 +629,14 @@ TEST_CASE("program: before rank 0 leaves, a rank with a flipped bit takes rank 0
     CHECK(job.unequal[0]["step"] == job.saved[0]);
     for (int rank = 1; rank < 3; ++rank) job.ranks[rank].kill(SIGINT);
     for (int rank = 1; rank < 3; ++rank) CHECK(job.ranks[rank].wait(30) == 130);
+}
+
+TEST_CASE("program: a rank that was given another setting than rank 0 ends the job on both") {
+    const TempDir folder;
+    Cluster job(folder, 2,
+                typed(cat("--generated 24 --batch 12 --threads 1 --out ", folder / "run")),
+                typed("--batch 8 --threads 1"));
+    CHECK(contains(job.end(1), "rank 1 says --batch 8, rank 0 says 12"));
 }
 
 TEST_CASE("program: where rank 0 says --share auto, a newcomer's share is measured too") {

@@ -1,7 +1,7 @@
 // Who goes on after a ring broke, in virtual time: no sockets, no clock.
-#include "net/regroup.h"
+#include "net/control/regroup.h"
 
-#include "net/pause.h"
+#include "net/control/pause.h"
 #include "tests/support.h"
 
 using namespace convoy;

@@ -278,7 +278,7 @@ TEST_CASE("program: doctor names what would keep a job from starting, and says w
     CHECK(std::filesystem::is_empty(dir.path()));
 
     Diary diary;
-    LoneCoordinator listens(1, diary.log);
+    RankZero listens(2, diary);
     auto taken = doctor({"--out", dir.path(), "--port", cat(listens.port())});
     CHECK(taken["status"] == 0);
     CHECK(taken["port"]["state"] == "note");

@@ -1,7 +1,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "net/reduce.h"
+#include "net/ring/reduce.h"
 #include "tests/net_support.h"
 
 namespace convoy {
@@ -178,13 +178,13 @@ TEST_CASE("nobody leaves a barrier before the last has come") {
     }
 }
 
-TEST_CASE("every edge of the ring is timed in both directions, and all ranks hold the same list") {
+TEST_CASE("every link of the ring is timed in both directions, and all ranks hold the same list") {
     for (int world : {2, 3}) {
-        std::vector<std::vector<EdgeTiming>> lists(static_cast<size_t>(world));
+        std::vector<std::vector<LinkTiming>> lists(static_cast<size_t>(world));
         run_ranks(
             world, [](JoinOptions&) {},
             [&](Job& job) {
-                const auto list = job.communicator->measure_edges();
+                const auto list = job.communicator->measure_links();
                 lists[size_t(job.communicator->rank())] = list;
             });
         REQUIRE(lists[0].size() == size_t(world == 2 ? 2 : 2 * world));

@@ -1,4 +1,4 @@
-#include "net/roster.h"
+#include "net/control/roster.h"
 
 #include <algorithm>
 
@@ -6,14 +6,14 @@
 
 namespace convoy {
 
-static wire::Join join_of(int rank, int world, const std::string& host, const std::string& address,
-                          wire::Settings settings = {}) {
+static wire::Join join_of(int rank, int world, const std::string& host,
+                          const std::string& address) {
     static uint64_t processes = 0;
-    return {rank, world, 0, 1000, {}, host, address, ++processes, std::move(settings)};
+    return {rank, world, 1000, {}, host, address, ++processes};
 }
 
 TEST_CASE("a roster says who is missing") {
-    Roster roster(0, 1, {});
+    Roster roster(0, 1);
     roster.add(0, join_of(1, 0, "b", "b:1"));
     CHECK(roster.status() == "1 joined, but none has said --world");
     roster.add(1, join_of(0, 4, "a", "a:1"));
@@ -25,7 +25,7 @@ TEST_CASE("a roster says who is missing") {
 }
 
 TEST_CASE("a member that claims to be the process of another is refused") {
-    Roster roster(3, 1, {});
+    Roster roster(3, 1);
     wire::Join join = join_of(0, 3, "a", "a:1");
     roster.add(0, join);
     join.rank = 1, join.address = "b:1";
@@ -35,7 +35,7 @@ TEST_CASE("a member that claims to be the process of another is refused") {
 }
 
 TEST_CASE("a member that says another world, or wants a rank outside of it, is refused") {
-    Roster roster(0, 1, {});
+    Roster roster(0, 1);
     roster.add(0, join_of(0, 4, "a", "a:1"));
     auto refused = roster.add(1, join_of(1, 3, "b", "b:1"));
     REQUIRE(refused.size() == 1);
@@ -44,43 +44,24 @@ TEST_CASE("a member that says another world, or wants a rank outside of it, is r
     REQUIRE(refused.size() == 1);
     CHECK(refused[0].why == "rank 4 (c:1) cannot be in a world of 4: its ranks are 0 to 3");
     // The word of rank 0 holds also when it comes last.
-    Roster late(0, 1, {});
+    Roster late(0, 1);
     CHECK(late.add(0, join_of(1, 3, "b", "b:1")).empty());
     refused = late.add(1, join_of(0, 4, "a", "a:1"));
     REQUIRE(refused.size() == 1);
     CHECK(refused[0].id == 0);
 }
 
-TEST_CASE("settings that differ from rank 0's are refused by option and both values") {
-    const wire::Settings rank0 = {{"batch", "32"}, {"model", "tiny"}};
-    Roster early(2, 1, {});
-    early.add(0, join_of(0, 2, "a", "a:1", rank0));
-    auto refused = early.add(1, join_of(1, 2, "b", "10.0.0.7:29401", {{"batch", "64"}}));
-    REQUIRE(refused.size() == 1);
-    CHECK(refused[0].why == "rank 1 (10.0.0.7:29401) says --batch 64, rank 0 says --batch 32");
-    CHECK(early.add(2, join_of(1, 2, "b", "b:1", {{"model", "tiny"}})).empty());
-    CHECK(early.complete());
-
-    Roster late(2, 1, {});
-    late.add(0, join_of(1, 2, "b", "b:1", {{"batch", "64"}}));
-    refused = late.add(1, join_of(0, 2, "a", "a:1", rank0));
-    REQUIRE(refused.size() == 1);
-    CHECK(refused[0].id == 0);
-}
-
 TEST_CASE("members without a wish get the free ranks, and the ring keeps hosts together") {
-    Roster roster(5, 7, {});
+    const wire::Join server = join_of(-1, 0, "a", "a:1");
+    Roster roster(5, server.process);
     roster.add(10, join_of(-1, 0, "b", "b:1"));
     roster.add(11, join_of(-1, 0, "c", "c:1"));
     roster.add(12, join_of(3, 0, "b", "b:2"));
-    wire::Join server = join_of(-1, 0, "a", "a:1");
-    server.serves = 7;  // the coordinator's own process
     roster.add(13, server);
     roster.add(14, join_of(-1, 0, "c", "c:2"));
     REQUIRE(roster.complete());
     const Roster::Assignment assignment = roster.assign_ranks();
     CHECK(assignment.ids[0] == 13);
-    CHECK(assignment.welcome.server == 0);
     CHECK(assignment.ids[3] == 12);
     std::vector<int> ids = assignment.ids;
     std::sort(ids.begin(), ids.end());
@@ -90,14 +71,6 @@ TEST_CASE("members without a wish get the free ranks, and the ring keeps hosts t
         changes += assignment.welcome.peers[size_t(assignment.welcome.ring[i])].host !=
                    assignment.welcome.peers[size_t(assignment.welcome.ring[(i + 1) % 5])].host;
     CHECK(changes == 3);  // three hosts, each entered once
-}
-
-TEST_CASE("a host that comes again gets the rank it had") {
-    Roster roster(3, 1, {{"a", {2}}, {"b", {0}}, {"c", {1}}});
-    roster.add(0, join_of(0, 0, "b", "b:1"));
-    roster.add(1, join_of(-1, 0, "a", "a:1"));
-    roster.add(2, join_of(-1, 0, "c", "c:1"));
-    CHECK(roster.assign_ranks().ids == std::vector{0, 2, 1});
 }
 
 TEST_CASE("ring order: the order asked for, with the ranks of a host together") {

@@ -1,4 +1,4 @@
-#include "net/stall.h"
+#include "net/control/stall.h"
 
 #include "tests/support.h"
 

@@ -1,9 +1,9 @@
 // What strangers at the port may do: nothing that a rank would notice.
 #include <optional>
 
-#include "net/health.h"
-#include "net/listener.h"
-#include "net/tls.h"
+#include "net/control/health.h"
+#include "net/control/listener.h"
+#include "net/control/tls.h"
 #include "tests/fake_rank.h"
 
 namespace convoy {
@@ -21,13 +21,13 @@ static bool is_closed(tcp::socket& socket) {
 TEST_CASE("silent connections: 16 of an address and 64 in all stay, and ranks still get in") {
     for (const auto& [count, addresses, stay] : {std::tuple(100, 1, 16), {80, 8, 64}}) {
         Diary diary;
-        LoneCoordinator coordinator(2, diary.log);
+        RankZero rank0(2, diary);
         asio::io_context io;
         std::vector<tcp::socket> silent;
         for (int i = 0; i < count; ++i) {
             const std::string from = cat("127.0.0.", 1 + i % addresses);
             silent.emplace_back(io, tcp::endpoint(asio::ip::make_address(from), 0));
-            silent.back().connect({asio::ip::make_address("127.0.0.1"), coordinator.port()});
+            silent.back().connect({asio::ip::make_address("127.0.0.1"), rank0.port()});
         }
         for (int i = 0; i < count; ++i) {  // the oldest are closed
             char byte;
@@ -38,7 +38,7 @@ TEST_CASE("silent connections: 16 of an address and 64 in all stay, and ranks st
             one.read_some(asio::buffer(&byte, 1), error);
             CHECK((error == asio::error::would_block) == (i >= count - stay));
         }
-        if (addresses == 1) run_two_ranks(coordinator.port(), diary.log);
+        if (addresses == 1) sum_once(rank_options(1, 2, rank0.port()), diary.log);
     }
 }
 
@@ -46,18 +46,18 @@ TEST_CASE("who says nothing, or half of a handshake, is hung up on after a while
     const milliseconds patience = std::exchange(first_message_patience, milliseconds(50));
     for (const std::string& token : {std::string(), make_token()}) {
         Diary diary;
-        std::optional<LoneCoordinator> coordinator;
-        coordinator.emplace(2, diary.log, Access{token});
+        std::optional<RankZero> rank0;
+        rank0.emplace(2, diary, Access{token});
         asio::io_context io;
         tcp::socket silent(io), slow(io);
         for (tcp::socket* stranger : {&silent, &slow})
-            stranger->connect({asio::ip::make_address("127.0.0.1"), coordinator->port()});
+            stranger->connect({asio::ip::make_address("127.0.0.1"), rank0->port()});
         asio::write(slow, asio::buffer(token.empty() ? "CNVY" : "\x16\x03\x01\x40", 4));
         for (tcp::socket* stranger : {&silent, &slow}) {
             REQUIRE(has_news(*stranger));
             CHECK(is_closed(*stranger));
         }
-        coordinator.reset();  // which logs it after it has hung up
+        rank0.reset();  // which logs it after it has hung up
         CHECK(contains(diary.text(), "it connected and sent nothing"));
     }
     first_message_patience = patience;
@@ -66,28 +66,30 @@ TEST_CASE("who says nothing, or half of a handshake, is hung up on after a while
 // Two elastic ranks and a stranger that has a seat between them: they sum without it.
 static void run_without(const std::function<void(FakeRank&)>& stranger) {
     Diary diary;
-    LoneCoordinator coordinator(3, diary.log);
+    Port port;
     const auto run = [&](int rank) {
-        JoinOptions options = rank_options(rank, 3, coordinator.port());
+        JoinOptions options = rank_options(rank, 3, port);
         options.elastic = true;
         Job job = join(options, diary.log);
         std::vector<float> one{1};
         CHECK_THROWS_AS(job.communicator->allreduce_sum(one).get(), RingBroken);
-        CHECK(contains(job.communicator->regroup(-1, false).why, "rank 1 (127.0.0.1:9) l"));
+        const std::string why = job.communicator->regroup(-1, false).why;
+        CHECK(contains(why, "rank 1 (127.0.0.1:9) l"));
+        CHECK(contains(why, "rank 2 is rank 1 now") == (rank == 2));
         job.communicator->allreduce_sum(one).get();
         CHECK(one[0] == 2);
         finish(job);
     };
-    FakeRank fake(1, coordinator.port());
-    fake.join(3);
     std::thread zero([&] { run(0); }), two([&] { run(2); });
+    FakeRank fake(1, port.get());
+    fake.join(3);
     fake.await_welcome();
     stranger(fake);
     zero.join();
     two.join();
 }
 
-TEST_CASE("elastic: a stranger that takes a seat and leaves, or opens no edges, is left out") {
+TEST_CASE("elastic: a stranger that takes a seat and leaves, or opens no links, is left out") {
     run_without([](FakeRank& fake) { fake.send(wire::encode_empty(wire::Type::leave)); });
     run_without([](FakeRank& fake) {
         CHECK(contains(fake.await_end(wire::End::membership), "cannot reach rank 1"));
@@ -142,19 +144,21 @@ TEST_CASE("in calm connections wait after the first 256; where one may be urgent
 
 TEST_CASE("nobody without a rank may announce a long message, or send a long address") {
     Diary diary;
-    LoneCoordinator coordinator(2, diary.log);
-    FakeRank longwinded(1, coordinator.port());
-    longwinded.join(2);
+    RankZero rank0(3, diary);
+    FakeRank longwinded(1, rank0.port());
+    longwinded.join(3);
     longwinded.await(wire::Type::status);
     std::string header(wire::kHeaderBytes, '\0');
     wire::encode({wire::Type::notice, 0, 0, wire::kGuestLimit + 1},
                  std::as_writable_bytes(std::span(header)).first<wire::kHeaderBytes>());
     longwinded.send(header);
     CHECK_THROWS_AS(longwinded.await(wire::Type::welcome), std::system_error);
-    FakeRank another(1, coordinator.port());
-    another.join(2, std::string(256, 'x'));
+    FakeRank another(1, rank0.port());
+    another.join(3, std::string(256, 'x'));
     CHECK_THROWS_AS(another.await(wire::Type::status), std::system_error);
-    run_two_ranks(coordinator.port(), diary.log);
+    std::thread rank1([&] { sum_once(rank_options(1, 3, rank0.port()), diary.log); });
+    sum_once(rank_options(2, 3, rank0.port()), diary.log);
+    rank1.join();
 }
 
 TEST_CASE("a peer that does not read loses the connection after 1 MB") {

@@ -1,9 +1,9 @@
 // Which ring follows one that broke, in virtual time: thousands of jobs whose ranks die, are
-// stopped, and whose links come and go. The coordinators are real ones (net/coordinator.h), and so
-// is the order in which ranks are asked for the next one (net/succession.h); ranks and sockets are
-// simulated. No ring may open beside another, nor without a rank that knows what the last one
-// trained.
-#include "net/succession.h"
+// stopped, and whose links come and go. The coordinators are real ones (net/control/coordinator.h),
+// and so is the order in which ranks are asked for the next one (net/control/succession.h); ranks
+// and sockets are simulated. No ring may open beside another, nor without a rank that knows what
+// the last one trained.
+#include "net/control/succession.h"
 
 #include <deque>
 #include <map>
@@ -11,7 +11,7 @@
 #include <random>
 #include <utility>
 
-#include "net/coordinator.h"
+#include "net/control/coordinator.h"
 #include "tests/support.h"
 
 using namespace convoy;
@@ -413,7 +413,6 @@ Clock::time_point draw(World& job, uint64_t seed) {
         wire::Join join;
         join.rank = process, join.world = world, join.process = uint64_t(process + 1);
         join.rules.elastic = true;
-        if (process == server) join.serves = job.at(server).serves->coordinator.id();
         job.at(process).line = job.connect(process, server, join);
         job.at(process).heard = job.now, job.at(process).serving = server;
         job.at(process).looks_at = job.now + seconds(1);

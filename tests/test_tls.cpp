@@ -1,5 +1,5 @@
 // Who is let in by a token and who is not, played by OpenSSL itself; and collectives over TLS.
-#include "net/tls.h"
+#include "net/control/tls.h"
 
 #include <fcntl.h>
 #include <openssl/kdf.h>
@@ -9,7 +9,8 @@
 
 #include <cstring>
 
-#include "net/health.h"
+#include "net/control/health.h"
+#include "net/control/listener.h"
 #include "src/base/clock.h"
 #include "src/cli/commands.h"
 #include "tests/fake_rank.h"
@@ -336,7 +337,7 @@ static std::vector<std::vector<float>> results(int world, const std::string& tok
             mine.insert(mine.end(), block.begin(), block.end());
             for (const auto& text : gather_lists(c, std::string(size_t(c.rank()) * 40'000, 'x')))
                 mine.push_back(float(text.size()));
-            c.measure_edges();
+            c.measure_links();
         });
     return all;
 }
@@ -357,20 +358,22 @@ TEST_CASE("collectives of 2, 3 and 4 ranks over TLS give the bits of the plain o
     Tls::records_per_key = 1 << 23;
 }
 
-TEST_CASE("a listener on the wire reads nothing of a job, of its settings or of its sums") {
-    const std::string needle = "needle-in-the-settings";
+TEST_CASE("a listener on the wire reads nothing of a job, of its hosts or of its sums") {
+    const std::string needle = "needle-host";
     const std::string sums(4096, 'N');  // floats whose bytes are all 'N'
     for (const std::string& token : {std::string(), make_token()}) {
         Diary diary;
-        LoneCoordinator coordinator(2, diary.log, {token});
-        Relay control([&] { return coordinator.port(); });
+        Port port;
+        Relay control([&] { return port.get(); });
         const uint16_t port0 = free_port();
-        Relay edge([&] { return port0; });
+        Relay link([&] { return port0; });
         const auto run = [&](int rank) {
-            JoinOptions options = options_for(rank, control.port(), token);
-            options.settings["data"] = needle;
+            JoinOptions options = rank_options(rank, 2, port);
+            options.access.token = token;
+            options.host_id = needle;
+            if (rank == 1) options.port = control.port();
             if (rank == 0) options.listen_port = port0;
-            if (rank == 0) options.advertise = cat("127.0.0.1:", edge.port());
+            if (rank == 0) options.advertise = cat("127.0.0.1:", link.port());
             options.access.open = true;  // --advertise listens everywhere
             Job job = join(options, diary.log);
             std::vector<float> data(sums.size() / sizeof(float), 0);
@@ -384,23 +387,25 @@ TEST_CASE("a listener on the wire reads nothing of a job, of its settings or of 
         other.join();
         const bool plain = token.empty();
         CHECK(contains(control.passed(), needle) == plain);
-        CHECK(contains(edge.passed(), sums.substr(0, 64)) == plain);
-        CHECK(contains(edge.passed(), "CNVY") == plain);
+        CHECK(contains(link.passed(), sums.substr(0, 64)) == plain);
+        CHECK(contains(link.passed(), "CNVY") == plain);
     }
 }
 
-TEST_CASE("an edge that somebody bends to another rank than was meant is refused") {
+TEST_CASE("a link that somebody bends to another rank than was meant is refused") {
     const std::string token = make_token();
     Diary diary;
-    LoneCoordinator coordinator(2, diary.log, {token});
+    Port port;
     std::thread rank0([&] {
-        CHECK_THROWS_AS(join(options_for(0, coordinator.port(), token), diary.log), Error);
+        JoinOptions options = rank_options(0, 2, port);
+        options.access.token = token;
+        CHECK_THROWS_AS(join(options, diary.log), Error);
     });
     const TlsContext tls = make_tls(token);
     int refused = 0;
     // The test is rank 1.
     const auto run = [&]() -> asio::awaitable<void> {
-        Socket control = co_await dial("127.0.0.1", coordinator.port(), tls, milliseconds(5'000));
+        Socket control = co_await dial("127.0.0.1", port.get(), tls, milliseconds(5'000));
         wire::Join join_message;
         join_message.rank = 1, join_message.address = "127.0.0.1:9";
         co_await write_message(control, wire::encode(join_message));
@@ -411,18 +416,18 @@ TEST_CASE("an edge that somebody bends to another rank than was meant is refused
         const auto [host, port] = split_address(welcome.peers[0].address, "peer");
         // From the rank to itself, from another one, to another one, of another job, of another
         // generation; then the right one.
-        const wire::Edge edges[] = {{welcome.job, 0, 0, welcome.generation},
+        const wire::Link links[] = {{welcome.job, 0, 0, welcome.generation},
                                     {welcome.job, 2, 0, welcome.generation},
                                     {welcome.job, 1, 1, welcome.generation},
                                     {welcome.job ^ 1, 1, 0, welcome.generation},
                                     {welcome.job, 1, 0, welcome.generation + 1},
                                     {welcome.job, 1, 0, welcome.generation}};
-        for (const wire::Edge& edge : edges) {
+        for (const wire::Link& link : links) {
             Socket socket = co_await dial(host, port, tls, milliseconds(5'000));
-            co_await write_message(socket, wire::encode(edge));
+            co_await write_message(socket, wire::encode(link));
             try {
                 co_await read_message(socket, wire::kJoinLimit, message);
-                const auto answer = wire::decode<wire::Edge>(message.body);
+                const auto answer = wire::decode<wire::Link>(message.body);
                 CHECK((answer.job == welcome.job && answer.from == 0 && answer.to == 1));
                 CHECK(refused == 5);
             } catch (const std::system_error&) {
@@ -475,8 +480,8 @@ TEST_CASE("a token on one side only, or another one, ends both sides' wait with 
     for (const auto& [served, given] : sides) {
         CAPTURE(served.empty(), given.empty());
         Diary diary;
-        LoneCoordinator coordinator(2, diary.log, {served});
-        CHECK_FAILS(join(options_for(1, coordinator.port(), given), diary.log),
+        RankZero rank0(2, diary, {served});
+        CHECK_FAILS(join(options_for(1, rank0.port(), given), diary.log),
                     "refused: the token differs or the other side has none");
         const std::string text = diary.text();
         CHECK(contains(text, "refused 127.0.0.1:"));
@@ -487,11 +492,11 @@ TEST_CASE("a token on one side only, or another one, ends both sides' wait with 
 TEST_CASE("health is told to those who hold the token, and to all where there is none") {
     const std::string token = make_token();
     Diary diary;
-    LoneCoordinator secret(3, diary.log, {token}), plain(3, diary.log);
+    RankZero secret(3, diary, {token}), plain(3, diary);
     const auto ask = [](uint16_t port, const std::string& with) {
         return ask_health(port, milliseconds(5'000), with);
     };
-    CHECK(ask(secret.port(), token).text == "coordinator: 0 of 3 joined, missing rank 0, 1, 2");
+    CHECK(ask(secret.port(), token).text == "joining: 1 of 3 joined, missing rank 1, 2");
     CHECK(ask(secret.port(), token).healthy);
     CHECK(ask(plain.port(), "").healthy);
     for (const auto& report :
@@ -515,9 +520,9 @@ static std::string rest_of(tcp::socket& socket) {
 TEST_CASE("garbage gets one alert and one line; of half handshakes the oldest are closed") {
     const std::string token = make_token(), alert(kTlsAlert, sizeof kTlsAlert);
     Diary diary;
-    LoneCoordinator coordinator(2, diary.log, {token});
+    RankZero rank0(2, diary, {token});
     asio::io_context io;
-    const tcp::endpoint at(asio::ip::make_address("127.0.0.1"), coordinator.port());
+    const tcp::endpoint at(asio::ip::make_address("127.0.0.1"), rank0.port());
     wire::Join join_message;
     join_message.world = 2;
     join_message.address = "sneaked in";
@@ -537,7 +542,7 @@ TEST_CASE("garbage gets one alert and one line; of half handshakes the oldest ar
         asio::write(slow.back(), asio::buffer("\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03", 10));
     }
     for (size_t i = 0; i < 84; ++i) CHECK(rest_of(slow[i]).size() <= alert.size());
-    run_two_ranks(coordinator.port(), diary.log, token);
+    sum_once(options_for(1, rank0.port(), token), diary.log);
     const std::string text = diary.text();
     CHECK(!contains(text, "sneaked in"));
     CHECK(contains(text, "its token differs, or it has none"));
@@ -545,14 +550,13 @@ TEST_CASE("garbage gets one alert and one line; of half handshakes the oldest ar
 
 TEST_CASE("without a token nothing listens where other machines are, unless --open is given") {
     Diary diary;
-    const auto serve = [&](const Access& access) {
-        serve_coordinator(
-            "0.0.0.0", 0, 1, diary.log, [] { return 1; }, {}, access);
-    };
-    CHECK_THROWS_WITH_AS(serve({}), doctest::Contains("without a token it does not listen at"),
+    asio::io_context io;
+    LogQueue lines(diary.log);
+    const auto listen = [&](const Access& access) { Listener(io, lines, access).open({}, 0); };
+    CHECK_THROWS_WITH_AS(listen({}), doctest::Contains("without a token it does not listen at"),
                          AccessError);
-    CHECK_NOTHROW(serve({"", true}));
-    CHECK_NOTHROW(serve({make_token(), false}));
+    CHECK_NOTHROW(listen({"", true}));
+    CHECK_NOTHROW(listen({make_token(), false}));
     JoinOptions options = options_for(0, 0, "");
     options.advertise = "127.0.0.1:1";  // of another machine, for all it knows
     options.listen_port = free_port();

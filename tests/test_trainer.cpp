@@ -11,7 +11,7 @@
 #include <cstring>
 #include <mutex>
 
-#include "net/null_communicator.h"
+#include "net/ring/null_communicator.h"
 #include "src/base/text.h"
 #include "src/checkpoint/checkpoint.h"
 #include "src/job/job_setup.h"

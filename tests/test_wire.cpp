@@ -1,4 +1,4 @@
-#include "net/wire.h"
+#include "net/control/wire.h"
 
 #include <cstring>
 #include <tuple>
@@ -42,7 +42,7 @@ TEST_CASE("wire: a text for people is one line of a kilobyte") {
 TEST_CASE("a header is laid out as the table in wire.h says") {
     std::byte head[kHeaderBytes];
     encode({wire::Type::sum, 0x01020304, 0x05060708, 0x1112131415161718}, head);
-    const unsigned char want[kHeaderBytes] = {'C',  'N',  'V',  'Y',  12,   0,    32,   0,
+    const unsigned char want[kHeaderBytes] = {'C',  'N',  'V',  'Y',  13,   0,    32,   0,
                                               4,    3,    2,    1,    8,    7,    6,    5,
                                               0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11};
     CHECK(std::memcmp(head, want, kHeaderBytes) == 0);
@@ -61,23 +61,18 @@ static void check_arrives(const auto& message, auto fields) {
     CHECK(fields(arrived(message)) == fields(message));
 }
 
-TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE, HEALTH and EDGE come back as they were sent") {
+TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE, HEALTH and LINK come back as they were sent") {
     using std::tuple;
     const auto rules = [](const Rules& r) {
         return tuple(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.shm);
     };
-    const Join join{2,
-                    4,
-                    77,
-                    250,
-                    {.bf16 = true, .elastic = true, .min_world = 3, .stall_ms = 9000, .shm = true},
-                    "nodeA",
-                    "10.0.0.7:29401",
-                    5,
-                    {{"batch", "64"}, {"model", "resnet18"}}};
+    const Join join{
+        2,       4,
+        250,     {.bf16 = true, .elastic = true, .min_world = 3, .stall_ms = 9000, .shm = true},
+        "nodeA", "10.0.0.7:29401",
+        5};
     check_arrives(join, [&](const Join& m) {
-        return tuple(m.rank, m.world, m.serves, m.heartbeat_ms, rules(m.rules), m.host, m.address,
-                     m.process, m.settings);
+        return tuple(m.rank, m.world, m.heartbeat_ms, rules(m.rules), m.host, m.address, m.process);
     });
     const std::vector<Member> peers = {{"a", "x:1", 8}, {"b", "y:2", 9}};
     const auto second = [](const std::vector<Member>& all) {
@@ -101,6 +96,8 @@ TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE, HEALTH and EDGE come back as
     });
     CHECK_FAILS(decode<Offer>(body_of(encode(Offer{5, 1, {}, {{"h", "a:1", 7}}}))),
                 "has 1 peers, and rank 1 as the coordinator");
+    CHECK_FAILS(decode<Welcome>(body_of(encode(Welcome{9, 1, 0, 1, -1, {}, {peers[0]}, {0}}))),
+                "contradicts itself");
     Join again = join;
     again.address = std::string(256, 'x');
     CHECK_FAILS(decode<Join>(body_of(encode(again))), "more than 255 bytes");
@@ -120,7 +117,7 @@ TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE, HEALTH and EDGE come back as
                   [](const Refuse& m) { return tuple(m.again, m.why, m.no_job); });
     check_arrives(Health{true, "rank 1 of 4", 5, true, 6},
                   [](const Health& m) { return tuple(m.healthy, m.text, m.process, m.seeks); });
-    check_arrives(Edge{5, 1, 0, 3}, [](const Edge& m) { return tuple(m.job, m.from, m.to); });
+    check_arrives(Link{5, 1, 0, 3}, [](const Link& m) { return tuple(m.job, m.from, m.to); });
 }
 
 TEST_CASE("a header of other bytes, another version, an unknown type or too long is refused") {
@@ -143,7 +140,7 @@ TEST_CASE("a header of other bytes, another version, an unknown type or too long
 
 TEST_CASE("every cut and every flipped byte of a message either decodes or is an Error") {
     const std::string bodies[] = {
-        body_of(encode(Join{2, 4, 7, 250, {}, "nodeA", "10.0.0.7:1", 5, {{"batch", "64"}}})),
+        body_of(encode(Join{2, 4, 250, {}, "nodeA", "10.0.0.7:1", 5})),
         body_of(
             encode(Welcome{9, 1, 1, 2, 0, {}, {{"a", "x:1", 8}, {"b", "y:2", 9}}, {1, 0}, "gone"})),
         body_of(encode(Heartbeat{1, 2, 1, 4, 5, "data"}))};
@@ -179,17 +176,8 @@ TEST_CASE("every cut and every flipped byte of a message either decodes or is an
 
 TEST_CASE("a list that claims more items than its bytes could hold is refused by its count") {
     std::string body = body_of(encode(Join{}));
-    body[body.size() - 1] =
-        char(0x7f);  // the count of the settings, now about two thousand million
+    body[body.size() - 1] = char(0x7f);  // the count of rings, now about two thousand million
     CHECK_FAILS(decode<Join>(body), "items in 0 bytes");
-}
-
-TEST_CASE("a JOIN that names a setting twice is refused") {
-    Join join;
-    join.settings = {{"lr", "1"}, {"lt", "2"}};
-    std::string body = body_of(encode(join));
-    body[body.rfind("lt") + 1] = 'r';
-    CHECK_FAILS(decode<Join>(body), "the setting 'lr' twice");
 }
 
 TEST_CASE("a WELCOME whose ring is no permutation of the ranks is refused") {

@@ -34,7 +34,7 @@ std::string some_of(std::vector<std::string> names, size_t most) {
 std::string too_many_bad(uint64_t bad, uint64_t all, double max_bad, std::string_view images) {
     const double few = max_bad > 0 ? double(std::min<uint64_t>(5, all / 4)) : 0;
     if (double(bad) <= std::max(few, max_bad * double(all))) return "";
-    return cat(bad, " of ", all, " ", images, " did not decode, more than --max-bad ", max_bad,
+    return cat(bad, " of ", all, " ", images, " are bad or missing, more than --max-bad ", max_bad,
                " allows; `trainer check` names them all");
 }
 

@@ -49,7 +49,7 @@ int bench_kernels(const Config& config, int batch = 0, double seconds = 2, std::
 //   bus        algorithm · 2(world-1)/world: what each rank sends, and receives; compare this
 //              figure with the link
 //   CPU        processor seconds, user and system, per 10^9 bytes that a rank sends and receives
-//   link       what the slowest edge of the ring carries in one direction
+//   link       what the slowest link of the ring carries in one direction
 int bench_allreduce_in_job(JobSession& job);
 
 // Times the stages of the input pipeline on one thread, in turns: read, decode, validation row,

@@ -21,7 +21,7 @@ int bench_allreduce_in_job(JobSession& job) {
     // Without --coord all ranks are threads of this process.
     const int ranks_here = job.line.given.contains("coord") ? 1 : world;
     if (world < 2) fail("bench allreduce needs at least two ranks: give --world 2");
-    const double link = mbit_per_second(slowest_edge(communicator.measure_edges())) / 1e3;
+    const double link = mbit_per_second(slowest_link(communicator.measure_links())) / 1e3;
     std::vector<size_t> sizes;
     for (const std::string& size : split(config.bytes, ','))
         sizes.push_back(parse_size(size, "--bytes").bytes);

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <map>
 
-#include "net/null_communicator.h"
+#include "net/ring/null_communicator.h"
 #include "src/base/trace.h"
 #include "src/bench/bench.h"
 #include "src/bench/op_backend.h"

@@ -14,7 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "net/connection.h"
+#include "net/control/connection.h"
 #include "src/base/number.h"
 #include "src/base/text.h"
 #include "src/cli/commands.h"

@@ -1,10 +1,10 @@
-// command_tools.cpp — check, pack, coordinator, health, token, models, export and import.
+// command_tools.cpp — check, pack, health, token, models, export and import.
 #include <filesystem>
 
 #include "data/check_data.h"
 #include "data/pack_data.h"
-#include "net/health.h"
-#include "net/tls.h"
+#include "net/control/health.h"
+#include "net/control/tls.h"
 #include "src/base/table.h"
 #include "src/base/text.h"
 #include "src/checkpoint/onnx.h"
@@ -57,14 +57,6 @@ int command_pack(const CommandLine& line, Log& log, const Stop&) {
                .max_bad = config.max_bad},
               log);
     return 0;
-}
-
-int command_coordinator(const CommandLine& line, Log& log, const Stop& stop) {
-    const Config& config = line.config;
-    if (config.coord.empty()) fail("coordinator needs --coord HOST:PORT to listen at");
-    const auto [host, port] = coordinator_address(config.coord);
-    serve_coordinator(host, port, config.world, log, stop, {}, access_of(config));
-    return stop() ? 128 + stop() : 0;
 }
 
 int command_health(const CommandLine& line, Log&, const Stop&) {

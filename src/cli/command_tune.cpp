@@ -204,13 +204,13 @@ int tune_in_job(JobSession& job) {
 void print_measured(const JobTiming& timing, const std::vector<Peer>& peers,
                     const std::vector<double>& shares, bool json) {
     Table links(json), ranks(json);
-    for (const EdgeTiming& edge : timing.edges)
+    for (const LinkTiming& link : timing.links)
         links.row({{"plan", "edge"},
-                   {"from", edge.from, "from"},
-                   {"to", edge.to, "to"},
-                   {"latency_ms", 1e3 * edge.latency_seconds, "latency", "{:.3f} ms"},
-                   {"mbit_per_second", mbit_per_second(edge), "Mbit/s", "{:.0f}"}});
-    if (!json && !timing.edges.empty())
+                   {"from", link.from, "from"},
+                   {"to", link.to, "to"},
+                   {"latency_ms", 1e3 * link.latency_seconds, "latency", "{:.3f} ms"},
+                   {"mbit_per_second", mbit_per_second(link), "Mbit/s", "{:.0f}"}});
+    if (!json && !timing.links.empty())
         fmt::print("buckets of {:.1f} MB\n\n", double(timing.bucket_bytes) / (1 << 20));
     for (size_t rank = 0; rank < timing.ranks.size(); ++rank)
         ranks.row({{"plan", "rank"},

@@ -17,8 +17,8 @@ namespace convoy {
 using CommandFunction = int(const CommandLine& line, Log& log, const Stop& stop);
 CommandFunction command_train, command_finetune, command_predict, command_export, command_import,
     command_check, command_pack, command_models, command_tune, command_lr_find, command_page,
-    command_token, command_health, command_doctor, command_coordinator, command_bench_kernels,
-    command_bench_allreduce, command_bench_data;
+    command_token, command_health, command_doctor, command_bench_kernels, command_bench_allreduce,
+    command_bench_data;
 
 // The part of a command after it has joined a job. Tests call train_in_job(), too.
 using JobFunction = int(JobSession& job);
@@ -73,8 +73,6 @@ inline constexpr CommandRow kCommands[] = {
      "ask the rank on this machine for its state; exit status 0 or 1"},
     {"doctor", kDoctor, command_doctor, "[--coord HOST:PORT]",
      "check this machine, and say what to repair"},
-    {"coordinator", kCoordinator, command_coordinator, "--coord HOST:PORT --world W",
-     "serve only the coordinator, if rank 0 should not do it"},
     {"bench train", kBenchTrain, in_job<bench_train_in_job>, "[--model M --batch B --steps K]",
      "images per second of training steps, without input pipeline"},
     {"bench kernels", kBenchKernels, command_bench_kernels, "[--filter WORD]",

@@ -106,11 +106,10 @@ static void set_up(Log& log, const CommandLine& line) {
 }
 
 // Returns the status, unless output is lost: then a closed pipe gives the status of its signal, and
-// any other failure is an error. Training and the coordinator ignore lost output.
+// any other failure is an error. Training ignores lost output.
 static int with_output(int status, Command command) {
     const bool whole = std::fflush(stdout) == 0 && !std::ferror(stdout);
-    if (whole || command == kTrain || command == kFinetune || command == kCoordinator)
-        return status;
+    if (whole || command == kTrain || command == kFinetune) return status;
     if (is_piped()) return 128 + SIGPIPE;
     fail("standard output cannot be written: is the disk full?");
 }

@@ -3,7 +3,7 @@
 #include <climits>
 
 #include "data/augment.h"
-#include "net/wire.h"
+#include "net/control/wire.h"
 #include "src/base/number.h"
 #include "src/base/text.h"
 #include "src/config/config.h"

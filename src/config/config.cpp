@@ -8,7 +8,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "net/wire.h"
+#include "net/control/wire.h"
 #include "src/base/number.h"
 #include "src/base/text.h"
 
@@ -27,8 +27,8 @@ static constexpr unsigned kCompute =
     kFit | kLrFind | kPlan | kEval | kPredict | kBenchTrain | kBenchKernels;
 static constexpr unsigned kSets = kFits | kEval | kCheck | kPack | kBenchData;
 static constexpr unsigned kChanges = kFits | kBenchData;
-static constexpr unsigned kTalks = kFits | kPlan | kEval | kPredict | kCheck | kPack |
-                                   kCoordinator | kExport | kImport | kDoctor | kBenches;
+static constexpr unsigned kTalks =
+    kFits | kPlan | kEval | kPredict | kCheck | kPack | kExport | kImport | kDoctor | kBenches;
 
 using C = Config;
 
@@ -118,12 +118,12 @@ static const Option kOptions[] = {
     {"graph", "Device", &C::graph, "auto|on|off", kFits | kBenchTrain, kHidden,
      "record a training step as a CUDA graph"},
 
-    {"coord", "Ranks", &C::coord, "HOST:PORT", kRanked | kCoordinator | kHealth | kDoctor, kFirst,
+    {"coord", "Ranks", &C::coord, "HOST:PORT", kRanked | kHealth | kDoctor, kFirst,
      "coordinator's address, the same on all ranks; rank 0 serves it"},
     {"rank", "Ranks", &C::rank, "N", kRanked, kFirst, "number of this rank, from 0",
      from(-1, wire::kMaxWorld - 1)},
-    {"world", "Ranks", &C::world, "W", kRanked | kCoordinator, kFirst,
-     "number of ranks; only rank 0 or the coordinator must know it", from(1, wire::kMaxWorld)},
+    {"world", "Ranks", &C::world, "W", kRanked, kFirst, "number of ranks; only rank 0 must know it",
+     from(1, wire::kMaxWorld)},
     {"local-rank", "Ranks", &C::local_rank, "N", kRanked, kHidden,
      "number of this rank on its host, from 0: picks its GPU", from(0, 1e5)},
     {"port", "Ranks", &C::port, "auto|P", kRanked | kHealth | kDoctor, 0,
@@ -131,10 +131,9 @@ static const Option kOptions[] = {
     {"advertise", "Ranks", &C::advertise, "HOST[:PORT]", kRanked, 0, "address for the other ranks"},
     {"shm", "Ranks", &C::shm, "auto|off", kRanked & ~kTune, 0,
      "on rank 0: shared memory between ranks on one host"},
-    {"token-file", "Ranks", &C::token_file, "FILE", kRanked | kCoordinator | kHealth, kCommon,
+    {"token-file", "Ranks", &C::token_file, "FILE", kRanked | kHealth, kCommon,
      "file with the secret that authenticates and encrypts"},
-    {"open", "Ranks", &C::open, "", kRanked | kCoordinator, 0,
-     "accept ranks of other machines without a token"},
+    {"open", "Ranks", &C::open, "", kRanked, 0, "accept ranks of other machines without a token"},
     {"join-timeout", "Ranks", &C::join_timeout, "S", kRanked, 0,
      "seconds to wait for the coordinator and the other ranks", from(0.1, 1e7)},
     {"share", "Ranks", &C::share, "W|A:B:C|auto", kFits | kPlan, 0,
@@ -198,8 +197,7 @@ static const Option kOptions[] = {
      "steps of all ranks to record for ui.perfetto.dev, at most 100"},
     {"quiet", "Output", &C::quiet, "", kTalks, kCommon, "print only errors, notices and results"},
     {"verbose", "Output", &C::verbose, "", kTalks, 0, "print decisions and times as well"},
-    {"json", "Output", &C::json, "",
-     (kTalks & ~(kPack | kCoordinator | kExport | kImport)) | kModels, kCommon,
+    {"json", "Output", &C::json, "", (kTalks & ~(kPack | kExport | kImport)) | kModels, kCommon,
      "print one JSON object per line, and messages to stderr"},
     {"format", "Output", &C::format, "auto|tar|tfrecord|safetensors|onnx", kPack | kExport, 0,
      "pack: tar or tfrecord; export: onnx (as --out x.onnx) or safetensors"},

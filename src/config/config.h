@@ -153,8 +153,8 @@ enum Command : unsigned {};
 inline constexpr Command kTrain{1 << 0}, kFinetune{1 << 1}, kEval{1 << 2}, kPredict{1 << 3},
     kExport{1 << 4}, kImport{1 << 5}, kCheck{1 << 6}, kPack{1 << 7}, kModels{1 << 8}, kTune{1 << 9},
     kPlan{1 << 10}, kLrFind{1 << 11}, kPage{1 << 12}, kToken{1 << 13}, kHealth{1 << 14},
-    kDoctor{1 << 15}, kCoordinator{1 << 16}, kBenchTrain{1 << 17}, kBenchKernels{1 << 18},
-    kBenchAllreduce{1 << 19}, kBenchData{1 << 20};
+    kDoctor{1 << 15}, kBenchTrain{1 << 16}, kBenchKernels{1 << 17}, kBenchAllreduce{1 << 18},
+    kBenchData{1 << 19};
 
 enum OptionFlag : unsigned {
     kJob = 1,      // the same on every rank: rank 0's value

@@ -1,6 +1,6 @@
 // exchange.h — JSON between the ranks of a job: small values that all of them exchange, and what a
-// rank tells a newcomer. An Offer travels in an OFFER (net/wire.h). Without a token a stranger may
-// have made it.
+// rank tells a newcomer. An Offer travels in an OFFER (net/control/wire.h). Without a token a
+// stranger may have made it.
 #pragma once
 
 #include <map>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "net/communicator.h"
+#include "net/ring/communicator.h"
 
 namespace convoy {
 

@@ -6,7 +6,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "src/base/sha256.h"
 #include "src/base/text.h"
 
 namespace convoy {
@@ -20,7 +19,8 @@ std::pair<std::string, uint16_t> coordinator_address(const std::string& coord) {
 Access access_of(const Config& config) {
     const std::string& file = config.token_file;
     // A core dump would hold the key. The limit is 1 byte, as 0 still allows a pipe of
-    // core_pattern. PR_SET_DUMPABLE would keep other ranks from /proc/PID/fd (net/host_sum.h).
+    // core_pattern. PR_SET_DUMPABLE would keep other ranks from /proc/PID/fd
+    // (net/ring/shared_sum.h).
     const rlimit no_core{1, 1};
     if (!file.empty() || !config.token.empty()) setrlimit(RLIMIT_CORE, &no_core);
     if (file.empty()) return {config.token, config.open};
@@ -33,13 +33,6 @@ Access access_of(const Config& config) {
     if ((std::filesystem::status(file).permissions() & others) != std::filesystem::perms::none)
         fail("--token-file ", file, " can be read by every user of this machine: chmod 600 ", file);
     return access;
-}
-
-std::string comparable(const std::string& value) {
-    constexpr size_t kMost = 200;
-    if (value.size() <= kMost) return value;
-    return cat(value.substr(0, kMost / 2), " … (", value.size(), " bytes, SHA-256 ",
-               sha256_of(value).substr(0, 16), ")");
 }
 
 static Job join_job(const CommandLine& line, Log& log, const Stop& stop,
@@ -64,12 +57,6 @@ static Job join_job(const CommandLine& line, Log& log, const Stop& stop,
     options.min_world = config.min_world;
     options.alone = config.alone;
     options.newcomer = config.join;
-    // The coordinator refuses a rank whose options differ from rank 0's, before the job begins.
-    // Settings that rank 0 takes from a checkpoint are compared after joining.
-    const bool decides = config.rank == 0 && config.resume.empty();
-    for (const auto& [name, value] : job_settings(config, line.command))
-        if ((find_option(name)->flags & kJob) && (decides || line.given.contains(name)))
-            options.settings[name] = comparable(value);
     if (adjust) adjust(options);
     return join(options, log, stop);
 }

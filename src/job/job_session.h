@@ -53,9 +53,6 @@ class JobSession {
     bool lost_rank0_ = false;
 };
 
-// The form of a setting in JOIN. Long values are hashed; equal values stay equal.
-std::string comparable(const std::string& value);
-
 // Joins, runs `command`, returns its exit status. If it throws, other ranks get the cause and end.
 int run_in_job(const CommandLine& line, Log& log, const Stop& stop, int (*command)(JobSession&));
 

@@ -1,7 +1,7 @@
 // sync_weights.h — compares weights and state across ranks, and copies one rank's to all ranks.
 #pragma once
 
-#include "net/communicator.h"
+#include "net/ring/communicator.h"
 #include "src/model/params.h"
 
 namespace convoy {

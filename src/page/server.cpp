@@ -12,9 +12,10 @@
 #include <list>
 #include <thread>
 
-#include "net/asio.h"
-#include "net/communicator.h"
-#include "net/tls.h"
+#include "net/control/asio.h"
+#include "net/control/join_options.h"
+#include "net/control/tls.h"
+#include "net/ring/communicator.h"
 #include "src/base/check.h"
 #include "src/base/clock.h"
 #include "src/base/number.h"

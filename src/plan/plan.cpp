@@ -9,21 +9,21 @@
 
 namespace convoy {
 
-EdgeTiming slowest_edge(std::span<const EdgeTiming> edges) {
-    if (edges.empty()) return {};
-    EdgeTiming slowest = *std::ranges::min_element(edges, {}, &EdgeTiming::bytes_per_second);
+LinkTiming slowest_link(std::span<const LinkTiming> links) {
+    if (links.empty()) return {};
+    LinkTiming slowest = *std::ranges::min_element(links, {}, &LinkTiming::bytes_per_second);
     slowest.latency_seconds =
-        std::ranges::max_element(edges, {}, &EdgeTiming::latency_seconds)->latency_seconds;
+        std::ranges::max_element(links, {}, &LinkTiming::latency_seconds)->latency_seconds;
     return slowest;
 }
 
 // A bucket of s bytes takes 2(W-1)/W·s/bandwidth + 2(W-1)·latency. The second part is 4 % of the
 // first at s = 25·W·latency·bandwidth.
-size_t bucket_bytes_for(std::span<const EdgeTiming> edges, int world) {
+size_t bucket_bytes_for(std::span<const LinkTiming> links, int world) {
     constexpr double kLeast = 1 << 20, kMost = 25 << 20;
-    const EdgeTiming edge = slowest_edge(edges);
+    const LinkTiming link = slowest_link(links);
     return size_t(
-        std::clamp(25.0 * world * edge.latency_seconds * edge.bytes_per_second, kLeast, kMost));
+        std::clamp(25.0 * world * link.latency_seconds * link.bytes_per_second, kLeast, kMost));
 }
 
 Forecast forecast(const JobTiming& timing, const Way& way, int64_t batch,
@@ -76,29 +76,29 @@ std::vector<std::string> plan_warnings(const JobTiming& timing, std::span<const 
     };
     std::vector<std::string> warnings;
     // Links within a machine are loopback or shared memory: nobody can repair them.
-    std::vector<EdgeTiming> links;
-    for (const EdgeTiming& edge : timing.edges)
-        if (timing.ranks[size_t(edge.from)].machine != timing.ranks[size_t(edge.to)].machine)
-            links.push_back(edge);
-    const double slow_link = slow_below(0.5, links, &EdgeTiming::bytes_per_second);
-    std::erase_if(links, [&](const EdgeTiming& e) { return e.bytes_per_second >= slow_link; });
+    std::vector<LinkTiming> slow;
+    for (const LinkTiming& link : timing.links)
+        if (timing.ranks[size_t(link.from)].machine != timing.ranks[size_t(link.to)].machine)
+            slow.push_back(link);
+    const double slow_link = slow_below(0.5, slow, &LinkTiming::bytes_per_second);
+    std::erase_if(slow, [&](const LinkTiming& e) { return e.bytes_per_second >= slow_link; });
     const Forecast now = forecast(timing, kWays[0], batch, shares);
-    if (now.step_seconds < 1.1 * now.compute_seconds) links.clear();
-    // A bad cable or card slows down all edges of a rank, and no others.
+    if (now.step_seconds < 1.1 * now.compute_seconds) slow.clear();
+    // A bad cable or card slows down all links of a rank, and no others.
     const auto touch_all = [&](int rank) {
         return std::ranges::all_of(
-            links, [&](const EdgeTiming& e) { return e.from == rank || e.to == rank; });
+            slow, [&](const LinkTiming& e) { return e.from == rank || e.to == rank; });
     };
-    for (const EdgeTiming& edge : links) {
-        const bool is_rank = links.size() > 2 && (touch_all(edge.from) || touch_all(edge.to));
+    for (const LinkTiming& link : slow) {
+        const bool is_rank = slow.size() > 2 && (touch_all(link.from) || touch_all(link.to));
         warnings.push_back(fmt::format(
             "{} far slower than the others ({:.0f} Mbit/s): check the cable, the network card and "
             "the switch port",
             is_rank
-                ? cat("all links of ", rank_text(touch_all(edge.from) ? edge.from : edge.to),
+                ? cat("all links of ", rank_text(touch_all(link.from) ? link.from : link.to),
                       " are")
-                : cat("the link from ", rank_text(edge.from), " to ", rank_text(edge.to), " is"),
-            mbit_per_second(edge)));
+                : cat("the link from ", rank_text(link.from), " to ", rank_text(link.to), " is"),
+            mbit_per_second(link)));
         if (is_rank) break;
     }
     const double slow_rank = slow_below(0.6, timing.ranks, &RankTiming::together);

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "net/communicator.h"
+#include "net/ring/communicator.h"
 #include "src/config/config.h"
 
 namespace convoy {
@@ -29,7 +29,7 @@ struct RankTiming {
 
 // Everything that was measured (probe.h). The same on every rank, except bytes_per_second.
 struct JobTiming {
-    std::vector<EdgeTiming> edges;
+    std::vector<LinkTiming> links;
     size_t bucket_bytes = kDefaultBucketBytes;
     double bytes_per_second = 0;  // sent by each rank while a bucket is summed
     double gradient_bytes = 0;    // fp32
@@ -38,10 +38,10 @@ struct JobTiming {
     std::vector<RankTiming> ranks;
 };
 
-// The edge with the least bandwidth, and the largest latency of any edge; all 0 without edges.
-EdgeTiming slowest_edge(std::span<const EdgeTiming> edges);
-// The bucket size with which latency is 4 % of a bucket's time on that edge; 1 to 25 MB.
-size_t bucket_bytes_for(std::span<const EdgeTiming> edges, int world);
+// The link with the least bandwidth, and the largest latency of any link; all 0 without links.
+LinkTiming slowest_link(std::span<const LinkTiming> links);
+// The bucket size with which latency is 4 % of a bucket's time on that link; 1 to 25 MB.
+size_t bucket_bytes_for(std::span<const LinkTiming> links, int world);
 
 // A way to send gradients or weights.
 struct Way {
@@ -68,7 +68,7 @@ Forecast forecast(const JobTiming& timing, const Way& way, int64_t batch,
 // largest share is 1; the others are rounded to hundredths.
 std::vector<double> fair_shares(const JobTiming& timing, int ranks);
 
-inline double mbit_per_second(const EdgeTiming& edge) { return edge.bytes_per_second * 8 / 1e6; }
+inline double mbit_per_second(const LinkTiming& link) { return link.bytes_per_second * 8 / 1e6; }
 // A sentence for each link between machines that is far slower than the others and delays the
 // ranks, and for each rank that computes far slower than the others.
 std::vector<std::string> plan_warnings(const JobTiming& timing, std::span<const Peer> peers,

@@ -7,7 +7,8 @@
 #include <numeric>
 
 #include "data/order.h"
-#include "net/null_communicator.h"
+#include "net/control/ids.h"
+#include "net/ring/null_communicator.h"
 #include "src/base/terminal.h"
 #include "src/job/device_choice.h"
 #include "src/job/exchange.h"
@@ -71,8 +72,8 @@ JobTiming probe_job(const JobSetup& setup, Communicator& communicator, bool brie
         timing.sent_bytes.push_back(sent_bytes(model.params(), choices, W));
     }
     if (world > 1) {
-        timing.edges = communicator.measure_edges();
-        timing.bucket_bytes = bucket_bytes_for(timing.edges, world);
+        timing.links = communicator.measure_links();
+        timing.bucket_bytes = bucket_bytes_for(timing.links, world);
         const double sum = median(time_sums(communicator, timing.bucket_bytes, brief ? 0.1 : 0.4));
         timing.bytes_per_second = 2.0 * (world - 1) / world * double(timing.bucket_bytes) / sum *
                                   (config.wire == WireType::kBf16 ? 0.5 : 1);
@@ -151,7 +152,7 @@ void run_preflight(JobSetup& setup) {
     for (const std::string& warning :
          plan_warnings(timing, setup.job.peers(), config.batch, shares.weights))
         setup.job.log.notice(warning);
-    const EdgeTiming slowest = slowest_edge(timing.edges);
+    const LinkTiming slowest = slowest_link(timing.links);
     setup.link_text = fmt::format(
         "slowest link: rank {} to rank {}, {:.0f} Mbit/s, {:.2f} ms; buckets of {:.1f} MB",
         slowest.from, slowest.to, mbit_per_second(slowest), 1e3 * slowest.latency_seconds,

@@ -1,6 +1,6 @@
 // probe.h — measures the links and the ranks of a job before it trains.
 //
-//   links   each edge in both directions; then sums of one bucket, while no rank computes
+//   links   each link in both directions; then sums of one bucket, while no rank computes
 //   ranks   steps without a network: rank 0 alone, then all ranks at the same time
 #pragma once
 

@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "net/asio.h"
+#include "net/control/asio.h"
 #include "src/base/check.h"
 #include "src/base/clock.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "data/loader.h"
-#include "net/communicator.h"
+#include "net/ring/communicator.h"
 
 namespace convoy {
 

@@ -12,7 +12,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "net/health.h"
+#include "net/control/health.h"
 #include "src/base/check.h"
 
 namespace convoy {

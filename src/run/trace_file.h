@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "net/communicator.h"
+#include "net/ring/communicator.h"
 
 namespace convoy {
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "net/communicator.h"
+#include "net/ring/communicator.h"
 #include "src/checkpoint/checkpoint.h"
 
 namespace convoy {

@@ -1,4 +1,5 @@
 #include "src/run/usage.h"
+#include "net/control/ids.h"
 
 #include <unistd.h>
 

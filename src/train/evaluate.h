@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "data/loader.h"
-#include "net/communicator.h"
+#include "net/ring/communicator.h"
 #include "src/config/config.h"
 #include "src/train/input.h"
 #include "src/train/micro_batch.h"

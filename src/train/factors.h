@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "net/communicator.h"
+#include "net/ring/communicator.h"
 #include "src/config/config.h"
 #include "src/model/params.h"
 

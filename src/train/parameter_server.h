@@ -52,7 +52,7 @@ struct ServerSlices {
     std::vector<Bucket> buckets;  // of all slices, from the back
 };
 
-enum ServerChannel { kGradients, kWeights };  // of the links between workers and servers
+enum ServerChannel { kGradients, kWeights };  // of the messages between workers and servers
 
 inline std::span<std::byte> bytes_of(StepBlock& block) {
     return std::as_writable_bytes(std::span(&block, 1));
@@ -65,14 +65,15 @@ class ParameterServer {
     };
 
     // Takes the slice of this rank from the weights and the optimizer's state. staleness: K; 0 is
-    // server:S. links: to all other ranks; null if there are none. All must outlive the object.
+    // server:S. messenger: to all other ranks; null if there are none. All must outlive the object.
     ParameterServer(Communicator& communicator, const Params& params, Optimizer& optimizer,
-                    int threads, const ServerSlices& slices, int64_t staleness, Links* links)
+                    int threads, const ServerSlices& slices, int64_t staleness,
+                    Messenger* messenger)
         : communicator_(communicator),
           optimizer_(optimizer),
           slices_(slices),
           staleness_(staleness),
-          links_(links),
+          messenger_(messenger),
           backend_(make_backend("cpu", {.threads = threads})),
           mine_(slices.of(me())),
           workers_(size_t(communicator.world())),
@@ -84,7 +85,7 @@ class ParameterServer {
     }
     ~ParameterServer() { stop(); }
 
-    // Expects pushes from now on, and starts the thread. Even if this throws, the links must be
+    // Expects pushes from now on, and starts the thread. Even if this throws, the messenger must be
     // closed before this object ends.
     void start() {
         std::lock_guard lock(mutex_);
@@ -93,7 +94,7 @@ class ParameterServer {
         thread_ = std::thread([this] { serve(); });
     }
 
-    // Ends the thread. The links may write into this object until they are closed.
+    // Ends the thread. The messenger may write into this object until it is destroyed.
     void stop() {
         {
             std::lock_guard lock(mutex_);
@@ -170,9 +171,9 @@ class ParameterServer {
         const auto push = std::as_writable_bytes(std::span(workers_[size_t(w)].push));
         for (const auto& [server, slice] : slices_.buckets)
             if (server == me())
-                (void)links_->receive(
+                (void)messenger_->receive(
                     w, push.subspan(4 * (slice.begin - mine_.begin), 4 * slice.size()), kGradients);
-        (void)links_->receive(w, push.last(sizeof(StepBlock)), kGradients, [this, w] {
+        (void)messenger_->receive(w, push.last(sizeof(StepBlock)), kGradients, [this, w] {
             std::lock_guard lock(mutex_);
             arrive(w);
         });
@@ -242,11 +243,11 @@ class ParameterServer {
             if (int(w) == me()) continue;
             if (staleness_ > 0) worker.answer = weights_;  // the worker has the answer before
             const auto bytes = std::as_bytes(std::span(staleness_ > 0 ? worker.answer : weights_));
-            (void)links_->send(int(w), bytes, kWeights);
+            (void)messenger_->send(int(w), bytes, kWeights);
             totals_.bytes += int64_t(bytes.size());
             if (me() != 0) continue;
             worker.block = block_;
-            (void)links_->send(int(w), bytes_of(worker.block), kWeights);
+            (void)messenger_->send(int(w), bytes_of(worker.block), kWeights);
             totals_.bytes += int64_t(sizeof worker.block);
         }
     }
@@ -255,7 +256,7 @@ class ParameterServer {
     Optimizer& optimizer_;
     const ServerSlices& slices_;
     const int64_t staleness_;
-    Links* const links_;
+    Messenger* const messenger_;
     const std::unique_ptr<Backend> backend_;
     const Slice mine_;
 

@@ -14,9 +14,9 @@
 //                     activations of up to S − s + 1 micro-batches in stage s
 //
 // The order is 1f1b: Narayanan et al., "PipeDream" (SOSP 2019), with one update per step, as in
-// Megatron-LM. Neighbours exchange activations over direct links (net/links.h). The replicas of a
-// stage sum their gradients on a ring of their own. Rank 0 gets the weights and the optimizer state
-// of all stages for a checkpoint. See modes.md.
+// Megatron-LM. Neighbours exchange activations over direct links (net/ring/messenger.h). The
+// replicas of a stage sum their gradients on a ring of their own. Rank 0 gets the weights and the
+// optimizer state of all stages for a checkpoint. See modes.md.
 #include <algorithm>
 #include <bit>
 #include <memory>
@@ -51,7 +51,7 @@ class Pipeline final : public Sync {
         std::vector<int> neighbours, twins;
         if (stage_ > 0) neighbours.push_back(rank - 1);
         if (!is_last()) neighbours.push_back(rank + 1);
-        links_ = communicator_.open_links(neighbours);
+        messenger_ = communicator_.open_messenger(neighbours);
         for (int r = 0; r < replicas_; ++r) twins.push_back(r * stages_ + stage_);
         group_ = replicas_ > 1 ? communicator_.open_group(twins) : make_single_rank();
         Config summing = parts.config;
@@ -99,7 +99,7 @@ class Pipeline final : public Sync {
                 m[4] = std::bit_cast<uint32_t>(own.first_parts[i]);
             }
         } else {
-            std::future<void> message = links_->receive(communicator_.rank() - 1, bytes);
+            std::future<void> message = messenger_->receive(communicator_.rank() - 1, bytes);
             wait(message);
             batch_.n = int(meta_[0]), batch_.wanted = int(meta_[1]);
             ENSURE(batch_.n >= 0 && batch_.n <= model_.max_batch(), batch_.n, " images");
@@ -116,7 +116,7 @@ class Pipeline final : public Sync {
                 batch_.first_parts[i] = std::bit_cast<float>(uint32_t(m[4]));
             }
         }
-        if (!is_last()) meta_on_way_ = links_->send(communicator_.rank() + 1, bytes);
+        if (!is_last()) meta_on_way_ = messenger_->send(communicator_.rank() + 1, bytes);
         return stage_ == 0 ? own : batch_;
     }
 
@@ -218,7 +218,7 @@ class Pipeline final : public Sync {
     void expect(Crossing& crossing, int rank, std::span<const MicroBatch> parts) {
         for (size_t i = 0; i < parts.size(); ++i) {
             const size_t bytes = crossing.wire[i].first(parts[i].images()).bytes();
-            crossing.on_way[i] = links_->receive(rank, {crossing.host[i], bytes});
+            crossing.on_way[i] = messenger_->receive(rank, {crossing.host[i], bytes});
         }
     }
 
@@ -230,7 +230,7 @@ class Pipeline final : public Sync {
             backend_.synchronize();
         else
             backend_.download(crossing.host[number], wire.data, wire.bytes());
-        crossing.on_way[number] = links_->send(rank, {crossing.host[number], wire.bytes()});
+        crossing.on_way[number] = messenger_->send(rank, {crossing.host[number], wire.bytes()});
     }
 
     void receive(Crossing& crossing, size_t number, Tensor to) {
@@ -244,7 +244,7 @@ class Pipeline final : public Sync {
     void wait(std::future<void>& message) {
         if (!message.valid()) return;
         const auto start = Clock::now();
-        links_->wait(message);
+        messenger_->wait(message);
         waited_ += seconds_since(start);
     }
 
@@ -298,10 +298,10 @@ class Pipeline final : public Sync {
     Crossing x_, y_, dx_, dy_;                    // of this stage
     std::vector<Tensor> inputs_;                  // of a later stage, by micro-batch
     size_t activation_bytes_ = 0;
-    std::vector<uint64_t> meta_;     // size, labels and sample numbers of a batch
-    std::future<void> meta_on_way_;  // to the next stage
-    Batch batch_;                    // of a later stage than the first
-    std::shared_ptr<Links> links_;   // last: its thread reads and writes the members above
+    std::vector<uint64_t> meta_;            // size, labels and sample numbers of a batch
+    std::future<void> meta_on_way_;         // to the next stage
+    Batch batch_;                           // of a later stage than the first
+    std::shared_ptr<Messenger> messenger_;  // last: its thread reads and writes the members above
 };
 
 }  // namespace

@@ -60,10 +60,10 @@ class ServerSync final : public Sync {
         std::vector<int> ranks;
         for (int r = 0; r < communicator_.world(); ++r)
             if (r != me() && (serves() || r < slices_.servers)) ranks.push_back(r);
-        if (!ranks.empty()) links_ = communicator_.open_links(ranks);
+        if (!ranks.empty()) messenger_ = communicator_.open_messenger(ranks);
         if (!serves()) return;
         server_.emplace(communicator_, params_, optimizer_, backend_.threads(), slices_, staleness_,
-                        links_.get());
+                        messenger_.get());
         server_->start();
     }
 
@@ -186,7 +186,7 @@ class ServerSync final : public Sync {
     // Ends the server's thread and all messages. Afterwards nothing writes to this object.
     void close() {
         if (server_) server_->stop();
-        links_.reset();
+        messenger_.reset();
         server_.reset();
     }
 
@@ -196,7 +196,7 @@ class ServerSync final : public Sync {
     }
 
     void send(int rank, std::span<const std::byte> bytes) {
-        sends_.push_back(links_->send(rank, bytes, kGradients));
+        sends_.push_back(messenger_->send(rank, bytes, kGradients));
         bytes_ += int64_t(bytes.size());
     }
     void send_complete() {
@@ -214,8 +214,8 @@ class ServerSync final : public Sync {
             if (s == me()) continue;
             const Slice slice = slices_.of(s);
             const std::span weights(params_.weights + slice.begin, slice.size());
-            answers_.push_back(links_->receive(s, std::as_writable_bytes(weights), kWeights));
-            if (s == 0) answers_.push_back(links_->receive(s, bytes_of(answered_), kWeights));
+            answers_.push_back(messenger_->receive(s, std::as_writable_bytes(weights), kWeights));
+            if (s == 0) answers_.push_back(messenger_->receive(s, bytes_of(answered_), kWeights));
         }
     }
 
@@ -230,7 +230,7 @@ class ServerSync final : public Sync {
     }
 
     void wait(Futures& futures) {
-        for (std::future<void>& future : futures) links_->wait(future);
+        for (std::future<void>& future : futures) messenger_->wait(future);
         futures.clear();
     }
 
@@ -264,7 +264,7 @@ class ServerSync final : public Sync {
     std::vector<float> kept_;  // the weights, for rewind(); the optimizer's arenas are of that time
 
     std::optional<ParameterServer> server_;  // from begin() on, if this rank serves
-    std::shared_ptr<Links> links_;           // last: its thread writes into the members above
+    std::shared_ptr<Messenger> messenger_;   // last: its thread writes into the members above
 };
 
 }  // namespace

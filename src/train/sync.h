@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "net/communicator.h"
+#include "net/ring/communicator.h"
 #include "src/config/config.h"
 #include "src/train/micro_batch.h"
 #include "src/train/optimizer.h"

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "net/communicator.h"
+#include "net/ring/communicator.h"
 #include "src/config/config.h"
 #include "src/model/model.h"
 #include "src/train/grad_reducer.h"

@@ -12,8 +12,8 @@
 #include "data/dataset.h"
 #include "data/decode.h"
 #include "data/index.h"
-#include "net/tls.h"
-#include "net/wire.h"
+#include "net/control/tls.h"
+#include "net/control/wire.h"
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/checkpoint/checkpoint.h"
@@ -147,7 +147,7 @@ void fuzz_messages(std::string_view body) {
     (one(static_cast<M*>(nullptr)), ...);
 }
 void fuzz_wire(Bytes bytes) {
-    fuzz_messages<wire::Join, wire::Refuse, wire::Welcome, wire::Edge, wire::Heartbeat, wire::Abort,
+    fuzz_messages<wire::Join, wire::Refuse, wire::Welcome, wire::Link, wire::Heartbeat, wire::Abort,
                   wire::Offer, wire::Health>(view(bytes));
     if (bytes.size() >= wire::kHeaderBytes)
         wire::decode(std::as_bytes(std::span(bytes)).first<wire::kHeaderBytes>(), 1 << 20);
@@ -247,7 +247,7 @@ std::vector<Bytes> seeds_of(const std::string& target) {
     if (target == "wire") {
         std::vector<Bytes> seeds;
         for (const std::string& message :
-             {wire::encode(wire::Join{.host = "a", .address = "b", .settings = {{"c", "d"}}}),
+             {wire::encode(wire::Join{.host = "a", .address = "b"}),
               wire::encode(wire::Welcome{.peers = {{"a", "b", 1}}, .ring = {0}}),
               wire::encode(wire::Offer{.peers = {{"a", "b", 1}}, .what = "{}"}),
               wire::encode(wire::Abort{}), wire::encode(wire::Heartbeat{})}) {

@@ -1,0 +1,638 @@
+#include "net/control/coordinator.h"
+
+#include <algorithm>
+#include <ranges>
+#include <utility>
+
+#include "src/base/text.h"
+
+namespace convoy {
+
+using std::chrono::milliseconds;
+
+static constexpr char kLeftBehind[] =
+    "the job continued without this rank, which did not reach the others for too long; to add it "
+    "again, restart it with --join";
+
+Coordinator::Coordinator(const Options& options, uint64_t job)
+    : options_(options), job_(job), roster_(options.world, options.process) {}
+
+Coordinator::Coordinator(const Options& options, const Heritage& heritage, Time now)
+    : Coordinator(options, heritage.last.job) {
+    now_ = now;
+    const wire::Welcome& last = heritage.last;
+    generation_ = last.generation;
+    ring_ = heritage.open;
+    break_ring(-1, heritage.why);
+    for (const wire::Welcome& ring : heritage.maybe_open) {
+        regroup_.maybe_open(ring, now_);
+        add_newcomers(ring_, ring);
+    }
+    const int server = rank_of(ring_, last.peers[size_t(last.server)].process);
+    if (server >= 0)
+        heritage.server_left ? regroup_.left(server) : regroup_.cut(server, heritage.why);
+    for (const uint64_t process : heritage.dead)
+        if (const int rank = rank_of(ring_, process); rank >= 0 && regroup_.waits_for(rank))
+            regroup_.gone(rank, "redial refused", now_);
+    if (heritage.cut_off) regroup_.doubt(now_);
+    if (server >= 0) regroup_.expect_none(server);
+    for (const wire::Member& peer : ring_.peers) probe(peer);
+}
+
+std::vector<Action> Coordinator::step(Time now, const Event& event) {
+    now_ = now;
+    std::visit([this](const auto& one) { on(one); }, event);
+    return std::exchange(actions_, {});
+}
+
+void Coordinator::on(const event::Joined& event) {
+    Client& client = clients_[event.client];
+    client.id = event.client, client.join = event.join, client.heard = now_;
+    event.join.job == 0 ? join_first(client) : join_again(client);
+}
+
+void Coordinator::on(const event::Received& event) {
+    const auto found = clients_.find(event.client);
+    if (found == clients_.end() || found->second.role == Role::former) return;
+    Client& client = found->second;
+    client.heard = now_;
+    try {
+        handle(client, event.message);
+    } catch (const Error& error) {
+        actions_.push_back(action::HangUp{client.id});
+        disconnected(client, error.what());
+    }
+}
+
+void Coordinator::on(const event::Disconnected& event) {
+    const auto found = clients_.find(event.client);
+    if (found == clients_.end()) return;
+    disconnected(found->second, event.why);
+    clients_.erase(event.client);
+}
+
+// ---- the ranks of a new job ---------------------------------------------------------------------
+
+void Coordinator::join_first(Client& client) {
+    if (stage_ == Stage::ended) return refuse(client, true, "the job there has ended");
+    if (stage_ != Stage::gathering || is_again())
+        return refuse(client, true,
+                      cat("a job of ", ring_.world, " ranks is running there",
+                          elastic() ? "; --join adds a rank to it" : ""));
+    const auto members = clients(Role::member);
+    // The same rank, or process, at the same port of the same host: the earlier one has ended,
+    // though its connection has not closed here yet.
+    const wire::Join& join = client.join;
+    for (Client* c : members)
+        if (c != &client && c->join.rank == join.rank &&
+            (join.rank >= 0 || c->join.process == join.process) && c->join.host == join.host &&
+            c->join.address == join.address) {
+            actions_.push_back(action::HangUp{c->id});
+            disconnected(*c, "it joined again");
+        }
+    for (const Roster::Refusal& refusal : roster_.add(client.id, join))
+        refuse(clients_.at(refusal.id), false, refusal.why);
+    if (client.refused) return;
+    const std::string status = roster_.status();
+    if (!tell_status(status)) send(client, wire::encode_text(wire::Type::status, status));
+    const auto is_here = [this](const Client* c) { return c->join.process == options_.process; };
+    if (!roster_.complete() || std::ranges::none_of(clients(Role::member), is_here)) return;
+    const Roster::Assignment assignment = roster_.assign_ranks();
+    ring_ = assignment.welcome;
+    ring_.job = job_;
+    for (int rank = 0; rank < ring_.world; ++rank)
+        clients_.at(assignment.ids[size_t(rank)]).rank = rank;
+    welcome_all();
+}
+
+void Coordinator::refuse(Client& client, bool again, const std::string& reason) {
+    const std::string why = reason.substr(0, kRefusalText);
+    if (!again && !refused_.line(now_, why).empty())
+        broadcast(wire::encode_text(wire::Type::status, cat("refused: ", why)));
+    send(client, wire::encode(wire::Refuse{again, why}));
+    retire(client, /*refused=*/true);
+}
+
+// Tells all ranks who is here and who is missing. If many ranks come and go, it waits a while.
+bool Coordinator::tell_status(const std::string& status) {
+    is_told_ = !told_.line(now_, status).empty();
+    if (is_told_) broadcast(wire::encode_text(wire::Type::status, status));
+    return is_told_;
+}
+
+// ---- messages of the ranks ----------------------------------------------------------------------
+
+void Coordinator::handle(Client& client, const wire::Message& message) {
+    using wire::Type;
+    switch (message.header.type) {
+        case Type::heartbeat: {
+            const auto beat = wire::decode<wire::Heartbeat>(message.body);
+            if (client.rank >= 0 && is_again())
+                regroup_.heard(client.rank, now_);
+            else if (client.rank >= 0)
+                watch_.heard(client.rank, beat, now_);
+            if (client.silent) notice(cat(client.name(), " is back"));
+            client.silent = false;
+            break;
+        }
+        case Type::ready:
+            if (stage_ == Stage::forming && message.header.generation == generation_)
+                handle_ready(client);
+            break;
+        case Type::abort: handle_abort(client, message); break;
+        case Type::leave: handle_leave(client); break;
+        case Type::join:
+            if (client.role == Role::newcomer) break;  // it waits already
+            if (!elastic() || client.rank < 0) fail("it has no rank in an elastic job");
+            client.join = wire::decode<wire::Join>(message.body, message.header.generation);
+            back(client);
+            break;
+        default: fail("it sent ", wire::name(message.header.type), ", which no rank may send");
+    }
+}
+
+void Coordinator::handle_ready(Client& client) {
+    client.ready = true;
+    const auto members = clients(Role::member);
+    if (!std::ranges::all_of(members, &Client::ready)) return;
+    stage_ = Stage::running, waits_since_.reset();
+    base_ = {};
+    broadcast(wire::encode_empty(wire::Type::generation, generation_));
+    call_for_newcomers();
+}
+
+void Coordinator::handle_abort(Client& client, const wire::Message& message) {
+    const auto abort = wire::decode<wire::Abort>(message.body);
+    if (client.rank < 0) fail("it gave up: ", abort.why);
+    const bool names_rank = abort.lost >= 0 && abort.lost < ring_.world;
+    if (abort.end == wire::End::ring) {
+        if (stage_ != Stage::forming || message.header.generation != generation_ || !names_rank ||
+            std::exchange(client.accuses, true))
+            return;
+        accusations_.push_back({client.rank, abort.lost, abort.why});
+        if (abort.lost == ring_.server)  // this process
+            judge(accusations_.back(), {member(abort.lost).process, /*lives=*/true});
+        else
+            probe(member(abort.lost));
+    } else if (abort.end == wire::End::membership && elastic()) {
+        own_rank_left_ |= member(client.rank).process == options_.process;
+        lose({client.rank}, abort.why);
+        decide();
+    } else {
+        // -1: the rank itself fails. Else it blames another rank, which sent it invalid data.
+        stop_job(names_rank ? abort.lost : client.rank, cat(client.name(), ": ", abort.why));
+    }
+}
+
+void Coordinator::handle_leave(Client& client) {
+    if (client.rank < 0 || (stage_ == Stage::forming && !elastic()))
+        fail("it left before the job began");
+    client.left = true;
+    left_.insert(member(client.rank).process);
+    own_rank_left_ |= member(client.rank).process == options_.process;
+    send(client, wire::encode_empty(wire::Type::leave));
+    if (std::ranges::all_of(clients(Role::member), &Client::left)) {
+        end_job();
+    } else if (stage_ == Stage::forming) {
+        break_ring(client.rank, "it left before the ring was open");
+    } else if (is_again()) {
+        regroup_.left(client.rank);
+        decide();
+    }
+}
+
+// The connection of a client has ended, or the client sent nonsense.
+void Coordinator::disconnected(Client& client, const std::string& why) {
+    if (client.role != Role::member) return retire(client);
+    if (client.rank < 0) {
+        retire(client);
+        roster_.remove(client.id);
+        if (stage_ == Stage::gathering && !is_again())
+            tell_status(cat(client.join.address, " has left: ", roster_.status()));
+        return;
+    }
+    if (client.left) return retire(client);
+    if (!elastic())
+        return stop_job(client.rank,
+                        cat(client.name(), " was lost: ", why,
+                            stage_ == Stage::forming ? ", while the ring was being formed"
+                                                     : ", " + watch_.last_seen(client.rank, now_)));
+    client.heard = now_;
+    if (!is_again()) break_ring(client.rank, why);
+    const int rank = client.rank;  // in the ring that was open
+    retire(client);
+    regroup_.cut(rank, why);
+    probe(member(rank));
+}
+
+// Ignores the client's messages from now on. Its connection closes later, so that it can read why.
+void Coordinator::retire(Client& client, bool refused) {
+    client.role = Role::former;
+    client.refused = refused;
+    if (!refused) return;
+    const auto is_refused = [](const auto& one) { return one.second.refused; };
+    if (std::ranges::count_if(clients_, is_refused) <= kMostRefused) return;
+    const auto oldest = std::ranges::find_if(clients_, is_refused);
+    actions_.push_back(action::HangUp{oldest->first});
+    oldest->second.refused = false;
+}
+
+// ---- one ring after another ---------------------------------------------------------------------
+
+// The ring of this generation has ended, and its ranks are asked to come back.
+void Coordinator::break_ring(int lost, const std::string& why) {
+    const std::string cause = lost < 0 ? why : cat(name(lost), ": ", why);
+    // Ranks in the middle of a step come back when it ends; ranks that open links come at once.
+    if (stage_ != Stage::forming) due_ = Time::max();
+    stage_ = Stage::gathering;
+    broadcast(wire::encode(wire::Abort{lost, why, wire::End::ring, generation_}));
+    cut_off_.reset();
+    accusations_.clear();
+    if (base_.peers.empty())
+        regroup_ = Regroup(ring_, cause, now_);
+    else
+        back_to_base(cause);
+    for (const Client* client : clients(Role::member)) regroup_.heard(client->rank, client->heard);
+    for (const uint64_t process : left_)  // their connections may have ended
+        if (const int rank = rank_of(ring_, process); rank >= 0) regroup_.left(rank);
+    if (stopped_at_ && now_ - *stopped_at_ < 2 * kSilence) regroup_.doubt(now_);
+}
+
+// A ring broke before it was open. The open ring before it decides who continues, so the ranks that
+// only that open ring has are asked again.
+void Coordinator::back_to_base(const std::string& why) {
+    const wire::Welcome broken = std::exchange(ring_, std::exchange(base_, {}));
+    regroup_.again(broken, why, now_);
+    add_newcomers(ring_, broken);
+    std::set<int> here;
+    for (Client* client : clients(Role::member)) {
+        client->rank = rank_of(ring_, broken.peers[size_t(client->rank)].process);
+        here.insert(client->rank);
+    }
+    for (int rank = 0; rank < ring_.world; ++rank)
+        if (!here.contains(rank)) probe(member(rank));
+}
+
+// A rank whose ring broke connects again, or a newcomer asks to be added.
+void Coordinator::join_again(Client& client) {
+    const wire::Join& join = client.join;
+    client.rank = rank_of(ring_, join.process);
+    const auto newcomers = clients(Role::newcomer);
+    // The rank was dropped for silence. It must try again, as the ring without it may fail to form.
+    const bool is_left =
+        client.rank < 0 && stage_ == Stage::forming && rank_of(base_, join.process) >= 0;
+    const bool is_new = client.rank < 0 && !is_left && join.newcomer;
+    const bool is_full = is_new && (newcomers.size() >= kMostNewcomers ||
+                                    ring_.world + int(newcomers.size()) >= wire::kMaxWorld);
+    // This process has restarted and has no ring: the coordinator that the rank looks for is dead.
+    const bool is_anew = ring_.world == 0;
+    if (is_anew || !elastic() || join.job != job_ || stage_ == Stage::ended || is_full ||
+        (client.rank < 0 && !is_new)) {
+        const std::string why = is_anew ? cat("no job trains there yet: ", roster_.status())
+                                : is_full
+                                    ? cat("the job has ", ring_.world, " ranks and ",
+                                          newcomers.size(), " newcomers, the most at one time")
+                                : is_new ? std::string("the job that it asked for has ended")
+                                         : kLeftBehind;
+        send(client, wire::encode(wire::Refuse{is_anew || is_left, why, is_anew}));
+        return retire(client, /*refused=*/true);
+    }
+    for (Client* c : is_new ? newcomers : clients(Role::member))  // by a connection that broke
+        if (c != &client && (is_new ? c->join.process == join.process : c->rank == client.rank)) {
+            actions_.push_back(action::HangUp{c->id});
+            retire(*c);
+        }
+    send(client, wire::encode_text(wire::Type::status,
+                                   is_new ? "the ranks add this rank after their current step"
+                                          : "back in the job"));
+    if (!is_new) return back(client);
+    client.role = Role::newcomer;
+    probed_.insert(join.process);
+    actions_.push_back(action::Probe{{join.host, join.address, join.process}, {}});
+}
+
+void Coordinator::back(Client& client) {
+    const wire::Join& join = client.join;
+    if (!is_again())
+        break_ring(-1,
+                   join.why.empty() ? "as its ranks agreed" : cat(client.name(), ": ", join.why));
+    generation_ = std::max(generation_, join.generation);
+    regroup_.back(client.rank, join);
+    regroup_.heard(client.rank, now_);
+    if (cut_off_) regroup_.doubt(now_);  // if one is back, others may be soon
+    decide();
+}
+
+// The next ring is formed without these ranks. If the current ring still runs, it ends.
+void Coordinator::lose(const std::vector<int>& ranks, const std::string& why, bool certain) {
+    std::vector<uint64_t> processes;
+    for (const int rank : ranks) processes.push_back(member(rank).process);
+    if (!is_again()) break_ring(ranks.empty() ? -1 : ranks.front(), why);
+    for (const uint64_t process : processes) {
+        const int rank = rank_of(ring_, process);
+        regroup_.gone(rank, why, now_, certain);
+        for (Client* client : clients(Role::member))
+            if (client->rank == rank) leave_behind(*client, why);
+    }
+}
+
+void Coordinator::leave_behind(Client& client, const std::string& why) {
+    send(client,
+         wire::encode(wire::Abort{
+             client.rank,
+             cat(client.name(), " was left behind: ", why,
+                 ", and the job continues without it; to add it again, restart it with --join"),
+             wire::End::membership}));
+    retire(client);
+}
+
+void Coordinator::decide() {
+    if (!is_again()) return;
+    if (clients(Role::member).empty()) {
+        const auto waits = [&](int rank) { return regroup_.waits_for(rank); };
+        if (std::ranges::none_of(std::views::iota(0, ring_.world), waits))
+            return stop_job(-1, "none of its ranks is left");
+        if (waits_since_ && now_ - *waits_since_ > options_.patience)
+            return stop_job(-1, "none of its ranks answers");
+    }
+    std::string why;
+    switch (regroup_.verdict(now_, why)) {
+        case Regroup::Verdict::wait: break;
+        case Regroup::Verdict::behind:
+            end_part(cat(why, ": this process ends (--alone continues without them)"));
+            break;
+        case Regroup::Verdict::cut_off: wait_for_others(why); break;
+        case Regroup::Verdict::form:
+            if (!own_rank_left_) form_again();
+            break;
+    }
+}
+
+// Some of these ranks may live, behind a switch that restarts. Probes and JOINs will tell.
+void Coordinator::wait_for_others(const std::string& why) {
+    if (!cut_off_) {
+        notice(cat(why, ": this part of the job waits for them for at most ",
+                   options_.patience / std::chrono::seconds(1),
+                   " s (--alone continues without them)"));
+        cut_off_ = now_;
+        return regroup_.doubt(now_);
+    }
+    if (now_ - *cut_off_ < options_.patience) return;
+    end_part(cat(why, ": this part of the job ends (--alone continues without them)"));
+}
+
+// The other ranks may be gone for good, so the lowest rank of this part saves its state.
+void Coordinator::end_part(const std::string& text) {
+    const int lowest = regroup_.members().front();
+    for (const Client* client : clients(Role::member))
+        if (client->rank == lowest)
+            send(*client, wire::encode(wire::Abort{-1, text, wire::End::cut_off, generation_}));
+    stop_job(-1, text, wire::End::membership);
+}
+
+// Forms the ring of the ranks that are back. They keep their order.
+void Coordinator::form_again() {
+    cut_off_.reset();  // the others are back, and their part of forming the ring has a limit again
+    base_ = std::exchange(ring_, {});
+    ++generation_;
+    ring_.job = job_, ring_.rules = base_.rules;
+    const std::vector<int> members = regroup_.members();
+    const auto new_rank = [&](int rank) {
+        const auto at = std::ranges::find(members, rank);
+        return at == members.end() ? -1 : int(at - members.begin());
+    };
+    for (const int rank : members) {
+        const wire::Member& peer = base_.peers[size_t(rank)];
+        ring_.peers.push_back(peer);
+        ++ring_.world;
+    }
+    for (Client* client : clients(Role::member)) {
+        const int rank = new_rank(client->rank);
+        if (rank >= 0)
+            client->rank = rank;
+        else
+            client->left ? retire(*client)
+                         : leave_behind(*client, "it gave no sign of life for 3 s");
+    }
+    std::vector<int> order;
+    for (const int rank : base_.ring)
+        if (new_rank(rank) >= 0) order.push_back(new_rank(rank));
+    take_in_newcomers();
+    while (order.size() < ring_.peers.size()) order.push_back(int(order.size()));
+    ring_.why = regroup_.news();
+    ring_.ring = ring_order(ring_.peers, order);
+    welcome_all();
+}
+
+void Coordinator::welcome_all() {
+    ring_.generation = generation_, ring_.id = fresh_id();
+    ring_.server = rank_of(ring_, options_.process);
+    std::vector<std::string> addresses;
+    for (const wire::Member& peer : ring_.peers) addresses.push_back(peer.address);
+    left_.clear();
+    stage_ = Stage::forming;
+    due_ = now_ + kFormPatience;
+    watch_ = StallWatch(addresses, milliseconds(ring_.rules.stall_ms), now_);
+    for (Client* client : clients(Role::member)) {
+        client->ready = client->accuses = false;
+        wire::Welcome welcome = ring_;
+        welcome.rank = client->rank;
+        send(*client, wire::encode(welcome));
+    }
+}
+
+// ---- newcomers ----------------------------------------------------------------------------------
+
+// The newcomers that were reached and give signs of life get the highest ranks.
+void Coordinator::take_in_newcomers() {
+    for (Client* client : clients(Role::newcomer)) {
+        if (!client->ready) continue;
+        if (now_ - client->heard > kSilence) {
+            actions_.push_back(action::HangUp{client->id});
+            continue;
+        }
+        client->role = Role::member;
+        client->rank = ring_.world++;
+        ring_.peers.push_back({client->join.host, client->join.address, client->join.process});
+        regroup_.joins(client->name());
+    }
+}
+
+void Coordinator::call_for_newcomers() {
+    if (stage_ == Stage::running && std::ranges::any_of(clients(Role::newcomer), &Client::ready))
+        broadcast(wire::encode_empty(wire::Type::newcomer, generation_));
+}
+
+// A newcomer that cannot be reached must not break a ring.
+void Coordinator::visited(Client& newcomer, const event::ProbeResult& result) {
+    const wire::Join& join = newcomer.join;
+    if (result.lives) {
+        newcomer.ready = true;
+        return call_for_newcomers();
+    }
+    if (++newcomer.visits < kVisits)
+        return probe({join.host, join.address, join.process}, kVisitPause);
+    send(newcomer, wire::encode(wire::Abort{
+                       -1,
+                       cat("the coordinator does not reach this rank at ", join.address,
+                           result.why.empty() ? "" : ": ", result.why,
+                           "; is a firewall in the way, or --port or --advertise wrong?"),
+                       wire::End::membership}));
+    retire(newcomer, /*refused=*/true);
+}
+
+// ---- does a process live? -----------------------------------------------------------------------
+
+void Coordinator::probe(const wire::Member& member, milliseconds after) {
+    if (probed_.insert(member.process).second) actions_.push_back(action::Probe{member, after});
+}
+
+void Coordinator::on(const event::ProbeResult& result) {
+    probed_.erase(result.process);
+    for (Client* newcomer : clients(Role::newcomer))
+        if (newcomer->join.process == result.process && !newcomer->ready)
+            return visited(*newcomer, result);
+    const int rank = rank_of(ring_, result.process);
+    if (rank < 0) return;
+    for (const Accusation& accusation : accusations_)
+        if (stage_ == Stage::forming && accusation.to == rank) return judge(accusation, result);
+    if (!is_again() || !regroup_.waits_for(rank)) return;
+    if (result.lives && regroup_.is_behind(result.generation, options_.process))
+        return stop_job(-1, kLeftBehind, wire::End::membership);
+    if (result.lives)
+        regroup_.lives(rank, result.seeks, now_);
+    else if (!result.gone.empty())
+        regroup_.gone(rank, result.gone, now_);
+    decide();
+    if (is_again() && regroup_.waits_for(rank)) probe(member(rank), kProbePause);
+}
+
+// A rank has no link to another rank. If this process does not reach the other rank either, the
+// other rank is lost. Else the higher of the two is lost, which is the newcomer if there is one.
+void Coordinator::judge(const Accusation& accusation, const event::ProbeResult& result) {
+    const auto [from, to, reason] = accusation;
+    const int lost = result.lives ? std::max(from, to) : to;
+    lose({lost}, lost == from ? reason : cat(name(from), ": ", reason),
+         result.lives || !result.gone.empty());
+}
+
+// ---- time ---------------------------------------------------------------------------------------
+
+void Coordinator::on(const event::Tick&) {
+    send_beat_ = !send_beat_;  // a tick is half a heartbeat, so that lost ranks are found in time
+    wire::Heartbeat beat;
+    if (stage_ == Stage::running) beat.phase = watch_.stall(now_).substr(0, kStallText);
+    const std::string usual = wire::encode(beat);
+    beat.done = 1;
+    const std::string late_beat = wire::encode(beat);
+    const auto late = beat.phase.empty() ? std::vector<int>() : watch_.waited_for(now_);
+    for (Client* client : clients(Role::member)) {
+        const bool is_late = std::ranges::find(late, client->rank) != late.end();
+        if (send_beat_)
+            actions_.push_back(action::Send{client->id, is_late ? late_beat : usual, true});
+        if (client->role == Role::member) check_silence(*client);
+    }
+    for (Client* client : clients(Role::newcomer))
+        if (send_beat_) actions_.push_back(action::Send{client->id, usual, true});
+    for (const Client* client : clients(Role::former))
+        if (now_ - client->heard > (client->refused ? kRefusedPatience : kFormerPatience))
+            actions_.push_back(action::HangUp{client->id});
+    if (stage_ == Stage::running)
+        if (const auto stalled = watch_.report(now_)) notice(*stalled);
+    if (stage_ == Stage::gathering && !is_again() && !is_told_) tell_status(roster_.status());
+    hurry();
+    decide();
+    tell_wait();
+}
+
+void Coordinator::on(const event::Stopped&) {
+    stopped_at_ = now_;
+    for (auto& [id, client] : clients_) client.heard = now_;
+    if (due_ != Time::max()) due_ = std::max(due_, now_ + kFormPatience);
+    waits_since_.reset();
+    if (is_again()) regroup_.doubt(now_);
+}
+
+void Coordinator::on(const event::Closing&) { broadcast(wire::encode_empty(wire::Type::leave)); }
+
+// All connected ranks hear what the new ring waits for, less and less often.
+void Coordinator::tell_wait() {
+    if (!is_again() || cut_off_) return waits_since_.reset();
+    if (!waits_since_) waits_since_ = now_, tell_wait_ = kTellWait;
+    if (now_ - *waits_since_ < tell_wait_) return;
+    notice(fmt::format("no new ring for {} s: {}", tell_wait_ / std::chrono::seconds(1),
+                       regroup_.waiting_text()));
+    tell_wait_ *= 2;
+}
+
+// No rank may block a forming ring forever: a stranger may hold its place.
+void Coordinator::hurry() {
+    if (now_ < due_ || cut_off_) return;
+    if (stage_ == Stage::running || (stage_ == Stage::gathering && !is_again())) return;
+    due_ = Time::max();
+    std::vector<int> late;
+    for (const Client* client : clients(Role::member))
+        if (stage_ == Stage::forming ? !client->ready : regroup_.waits_for(client->rank))
+            late.push_back(client->rank);
+    const std::string why = "it did not do its part of forming the ring in time";
+    if (!elastic()) return stop_job(late.front(), cat(name(late.front()), ": ", why));
+    lose(late, why);
+}
+
+// Handles three missed heartbeats. An elastic job loses a silent rank. Any other job loses it only
+// if its machine does not answer either; else the log says so, and the job waits.
+void Coordinator::check_silence(Client& client) {
+    const milliseconds patience = 3 * milliseconds(client.join.heartbeat_ms);
+    if (client.left || now_ - client.heard < patience) return;
+    const std::string quiet = fmt::format("{:.1f} s", seconds_between(client.heard, now_));
+    if (elastic()) {
+        if (!is_again() && client.rank >= 0 && now_ - client.heard > kSilence)
+            break_ring(client.rank, cat("no sign of life for ", quiet));
+        return;
+    }
+    actions_.push_back(action::CheckMachine{client.id, patience});
+    if (client.rank >= 0 && !std::exchange(client.silent, true))
+        notice(cat(client.name(), " is connected but has been silent for ", quiet,
+                   ": its process is stopped or starved; the job waits for it"));
+}
+
+// ---- the end of a job, and small parts ----------------------------------------------------------
+
+void Coordinator::stop_job(int lost, const std::string& why, wire::End end) {
+    broadcast(wire::encode(wire::Abort{lost, why, end, generation_}));
+    end_job();
+}
+
+// Whoever asks from now on is told so.
+void Coordinator::end_job() {
+    for (auto& [id, client] : clients_) {
+        if (client.role == Role::newcomer)
+            send(client, wire::encode(wire::Abort{-1, "the job has ended", wire::End::membership}));
+        if (client.role != Role::former) client.role = Role::former, client.heard = now_;
+    }
+    stage_ = Stage::ended;
+    due_ = Time::max();
+}
+
+std::vector<Coordinator::Client*> Coordinator::clients(Role role) {
+    std::vector<Client*> found;
+    for (auto& [id, client] : clients_)
+        if (client.role == role) found.push_back(&client);
+    return found;
+}
+
+void Coordinator::broadcast(const std::string& message) {
+    for (const Client* client : clients(Role::member))
+        if (!client->left) send(*client, message);
+}
+
+void Coordinator::notice(const std::string& text) {
+    broadcast(wire::encode_text(wire::Type::notice, text));
+}
+
+bool Coordinator::has_rank(int client) const {
+    const auto found = clients_.find(client);
+    return found != clients_.end() && found->second.rank >= 0;
+}
+
+}  // namespace convoy
