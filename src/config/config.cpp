@@ -54,7 +54,7 @@ static const Option kOptions[] = {
     {"augment", "Data", kAugmentOption, "crop|resize|none[,flip,…]", kChanges, kJob | kCommon,
      "crop, resize or none; flip, jitter=B, erase=P, mixup=A, ..."},
     {"max-bad", "Data", &C::max_bad, "F", kFits | kEval | kPack, kJob,
-     "fraction of images that may be bad, at least 5 or a quarter; 0: none", from(0, 1)},
+     "fraction of images that may be bad (5 always may, of 20); 0: none", from(0, 1)},
     {"decode-threads", "Data", &C::decode_threads, "auto|D",
      kFit | kLrFind | kEval | kPredict | kCheck | kPack | kBenchData, 0,
      "threads that decode; auto: half of the processors (pack, check: all)", from(0, 1024)},
