@@ -74,8 +74,12 @@ void Resizer::across(const Image& from, int begin, int rows, int W, bool flip) {
     }
 }
 
+// x: whole numbers from 0 to 255.
 static void to_bytes(const float* __restrict x, size_t n, uint8_t* __restrict out) {
-    for (size_t i = 0; i < n; ++i) out[i] = uint8_t(int(x[i]));  // whole numbers from 0 to 255
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16)  // a number that is known becomes vectors
+        for (size_t j = i; j < i + 16; ++j) out[j] = uint8_t(int(x[j]));
+    for (; i < n; ++i) out[i] = uint8_t(int(x[i]));
 }
 
 // The columns that are needed of the input, at output height, into short_.
@@ -107,16 +111,10 @@ void Resizer::run(const Image& from, const Resizing& how, const float* scale, co
     const size_t C = size_t(from.C), n = size_t(window.W) * C;
     scales_.resize(n), biases_.resize(n);
     for (size_t i = 0; i < n; ++i) scales_[i] = scale[i % C], biases_[i] = bias[i % C];
-    if (from.H > how.H && from.H - how.H > 2 * (from.W - how.W)) {
-        shorten(from);
-        across(short_, 0, window.H, window.W, how.flip);
-        for (size_t p = 0; p < size_t(window.H); ++p)
-            for (size_t i = 0; i < n; ++i)
-                out[p * n + i] = float(narrow_[p * (n + 1) + i]) * scales_[i] + biases_[i];
-        return;
-    }
+    const bool height_first = from.H > how.H && from.H - how.H > 2 * (from.W - how.W);
+    if (height_first) shorten(from), rows_.compute(window.H, window.H, 0, window.H);
     const int begin = rows_.begin();
-    across(from, begin, rows_.end() - begin, window.W, how.flip);
+    across(height_first ? short_ : from, begin, rows_.end() - begin, window.W, how.flip);
     for (size_t p = 0; p < size_t(window.H); ++p)
         filter_down(narrow_.data(), n + 1, begin, n, rows_, p, scales_.data(), biases_.data(),
                     out + p * n);

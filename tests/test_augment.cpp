@@ -55,17 +55,19 @@ TEST_CASE("resizing gives Pillow's pixels exactly: down, up, odd, one pixel, par
 }
 
 TEST_CASE("a window of a resized image is what the whole resized image has there") {
-    const Image image = picture(61, 45);
-    const std::vector<float> whole = resized(image, 20, 17, {0, 0, 20, 17}, false);
-    for (Crop window : {Crop{0, 0, 20, 17}, {3, 5, 11, 7}, {19, 16, 1, 1}, {0, 16, 20, 1}}) {
-        const std::vector<float> got = resized(image, 20, 17, window, false);
-        std::vector<float> want;
-        for (int h = 0; h < window.H; ++h)
-            for (int i = 0; i < window.W * 3; ++i)
-                want.push_back(whole[size_t(((window.top + h) * 17 + window.left) * 3 + i)]);
-        CHECK_CLOSE(got, want, 0);
-        const std::vector<float> turned = resized(image, 20, 17, window, true);
-        CHECK_CLOSE(turned, mirrored(want, window.H, window.W), 0);
+    for (int W : {45, 21}) {  // first the width, and first the height
+        const Image image = picture(61, W);
+        const std::vector<float> whole = resized(image, 20, 17, {0, 0, 20, 17}, false);
+        for (Crop window : {Crop{0, 0, 20, 17}, {3, 5, 11, 7}, {19, 16, 1, 1}, {0, 16, 20, 1}}) {
+            const std::vector<float> got = resized(image, 20, 17, window, false);
+            std::vector<float> want;
+            for (int h = 0; h < window.H; ++h)
+                for (int i = 0; i < window.W * 3; ++i)
+                    want.push_back(whole[size_t(((window.top + h) * 17 + window.left) * 3 + i)]);
+            CHECK_CLOSE(got, want, 0);
+            const std::vector<float> turned = resized(image, 20, 17, window, true);
+            CHECK_CLOSE(turned, mirrored(want, window.H, window.W), 0);
+        }
     }
 }
 
