@@ -173,7 +173,7 @@ void refuse_folders(const std::string& root, const Names& classes, std::span<con
     if (!around.empty())
         refuse(
             root, around,
-            cat("cannot be classes, with folders named like other classes (", some_of(inside), ")"),
+            cat("cannot be a class, with folders named like other classes (", some_of(inside), ")"),
             "move it elsewhere" +
                 (others.size() > 20 ? ""
                                     : ", or leave it out by --classes " + join_text(others, ",")));
