@@ -17,7 +17,7 @@ namespace convoy {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kIndexMagic = "CNVYIDX3";
+constexpr std::string_view kIndexMagic = "CNVYIDX4";
 constexpr uint64_t kMaxIndex = 1ull << 34;     // bytes of an index file
 constexpr uint64_t kMaxInflated = 1ull << 30;  // bytes of a gzipped shard
 

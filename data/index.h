@@ -3,7 +3,7 @@
 // The file "convoy.index" of a folder, little-endian:
 //
 //   offset  size  type
-//        0     8  text   "CNVYIDX3"
+//        0     8  text   "CNVYIDX4"
 //        8     4  u32    checksum (CRC-32C) of all that follows
 //       12     4  u32    number of shards; then for each of them:
 //              8  text   name: length (4), bytes; in the folder of the index
