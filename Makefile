@@ -2,6 +2,7 @@
 # make demo           two ranks train shapes         make bench     the speed tables
 # make trainer-simt   … with the CUDA emulator       make layers    check the include rules
 # make gemm_ladder    the GPU product in six steps   make lines     count lines against the budget
+# make mini           ./mini, the trainer in one file to read: src/mini/mini.cpp
 # make deps           install what is missing (apt)  make format    clang-format in place
 # make static         ./trainer-static, which needs no library; with CUDA=1 glibc and the driver
 # make install        PREFIX=/usr/local DESTDIR=     make deb       a Debian package in build/
@@ -82,7 +83,7 @@ ifdef TSAN
 endif
 
 LIB_SRC := $(wildcard kernels/*.cpp kernels/cpu/*.cpp net/*.cpp data/*.cpp) \
-           $(filter-out src/cli/main.cpp,$(wildcard src/*/*.cpp src/*/*/*.cpp))
+           $(filter-out src/cli/main.cpp src/mini/mini.cpp,$(wildcard src/*/*.cpp src/*/*/*.cpp))
 ifneq ($(MACHINE),x86_64)
   LIB_SRC := $(filter-out %_avx512.cpp %_avx512_bf16.cpp,$(LIB_SRC))
 endif
@@ -97,7 +98,7 @@ src/run_HOLDS   := src/checkpoint src/job src/page src/run
 src/cli_HOLDS   := src/plan src/report src/bench src/cli
 FOLDERS    := net src/run src/cli data src/train src/base kernels/cpu kernels/simt
 in_folder   = $(filter-out $(SINGLE),$(filter $(addsuffix /%,$(or $($1_HOLDS),$1)),$2))
-ifneq ($(sort $(patsubst %/,%,$(wildcard src/*/))),$(sort $(foreach f,$(filter src/%,$(FOLDERS)),$(or $($f_HOLDS),$f))))
+ifneq ($(sort $(filter-out src/mini,$(patsubst %/,%,$(wildcard src/*/)))),$(sort $(foreach f,$(filter src/%,$(FOLDERS)),$(or $($f_HOLDS),$f))))
   $(error a folder of src is in no unit: add it to one of the lists above)
 endif
 # units(FILES): the units and single files that hold these sources.
@@ -134,8 +135,9 @@ all: trainer
 trainer: $(BUILD)/trainer
 trainer-simt: $(BUILD)/trainer-simt
 gemm_ladder: $(BUILD)/gemm_ladder
+mini: $(BUILD)/mini
 spectrograms: $(BUILD)/spectrograms
-trainer trainer-simt gemm_ladder spectrograms: FORCE
+trainer trainer-simt gemm_ladder spectrograms mini: FORCE
 	@cmp -s $(BUILD)/$@ $@ || cp -f $(BUILD)/$@ $@
 FORCE:
 # What a binary has (kernels/backend.cpp) is what is linked into it. A file named after the choice
@@ -152,6 +154,12 @@ $(BUILD)/trainer: $(MAIN_OBJ) $(LIB_OBJ) $(CHOICE)
 	$(if $(and $(NVCC),$(filter 0,$(CUDA))),@echo "No GPU here: built without CUDA kernels (make CUDA=1 adds them)")
 $(BUILD)/trainer-simt: $(MAIN_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(CHOICE)
 $(BUILD)/run_tests: $(TEST_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(CHOICE)
+# The whole idea in one file, which needs no unit. Sums of products in any order: only so are they vectors.
+MINIFLAGS := -O2 -fvect-cost-model=dynamic -ffp-contract=off -fassociative-math -fno-signed-zeros \
+             -fno-trapping-math -fno-math-errno
+$(BUILD)/mini: src/mini/mini.cpp Makefile | $(READY)
+	$(call say,CXX)
+	$(Q)$(CXX) $(CXXFLAGS) $(MINIFLAGS) -DASIO_STANDALONE $< -o $@ -ljpeg -lpthread
 # Sound to images; the trainer needs neither of its libraries.
 SOUND := $(and $(wildcard /usr/include/sndfile.h),$(wildcard /usr/include/fftw3.h))
 build/sound.ok: tools/deps.sh
@@ -300,7 +308,7 @@ $(GPU)/%.cu.o: $(GPU)/%.cu Makefile | $(READY)
     $(BUILD)/tools/spectrograms.cpp.o $(BUILD)/tools/music.cpp.o)
 
 # The tests of the whole program run the trainer beside them.
-test: $(BUILD)/run_tests $(BUILD)/trainer-simt $(if $(SOUND),$(BUILD)/spectrograms)
+test: $(BUILD)/run_tests $(BUILD)/trainer-simt $(BUILD)/mini $(if $(SOUND),$(BUILD)/spectrograms)
 	$(if $(TSAN),TSAN_OPTIONS=suppressions=$(CURDIR)/tests/tsan.supp) tools/run_tests $<
 # Leaves out each barrier of the CUDA kernels in turn: a test must notice. Takes minutes.
 barriers: $(BUILD)/run_tests
@@ -371,7 +379,7 @@ VERSION = $(shell sed -n 's/.*kVersion = "\(.*\)".*/\1/p' src/cli/version.cpp)
 # kernels know src/base alone, and not each other. Asio, CUDA and the kernels of one backend stay
 # where they are wrapped.
 ROOMS := src/base kernels data net src/config src/model src/train src/checkpoint src/job src/page src/run \
-         src/report src/plan src/bench src/cli tests tools
+         src/report src/plan src/bench src/cli src/mini tests tools
 layers:
 	@grep -rnoP '^.include "\K(src/[a-z]+|[a-z]+)(?=/)' --include=*.h --include=*.c* $(ROOMS) | sort -u | \
 	  awk -F: 'BEGIN { n = split("$(ROOMS)", rooms, " "); for (i = 1; i <= n; ++i) place[rooms[i]] = i } \
@@ -379,8 +387,9 @@ layers:
 	      apart = place[from] > 1 && place[from] < 5 && place[to] != 1 && from != to; \
 	      if (!(to in place) || place[to] > place[from] && from != "tests" || apart) \
 	        { print $$1 ":" $$2 ": " from " may not include " to; bad = 1 } } END { exit bad }'
-	@! grep -rlE '^.include <asio' --include=*.h --include=*.c* src kernels data tests tools
+	@! grep -rlE '^.include <asio' --include=*.h --include=*.c* --exclude-dir=mini src kernels data tests tools
 	@test "$$(grep -rlE '^.include <asio' net)" = net/asio.h
+	@! grep -nE '^.include "' src/mini/mini.cpp  # no file of the others
 	@! grep -rnE '^.include (<cuda|"kernels/(cuda|simt)/)' --include=*.h --include=*.cpp src net data tools kernels/cpu
 	@! grep -rnE '^.include <cuda' kernels tests | grep -v '^kernels/cuda/cuda.h:'
 	@# The calls that src/README.md lists: each named line holds the function's name.
@@ -401,5 +410,5 @@ lines:
 	    END { for (room in lines) printf "%6d  %s\n", lines[room], room | "sort -k2"; close("sort -k2"); \
 	          printf "%6d  of $(BUDGET)\n", all; exit all > $(BUDGET) }'
 clean:
-	rm -rf build trainer trainer-simt trainer-static* gemm_ladder spectrograms
+	rm -rf build trainer trainer-simt trainer-static* gemm_ladder spectrograms mini
 .PHONY: FORCE all static arm64 gpu-kit test barriers fuzz demo bench deps layers format format-check lines clean install uninstall deb
