@@ -1009,6 +1009,7 @@ int main(int argc, char** argv) try {
         options[argv[i]] = argv[i + 1];
     }
     mini::train(options);
+    return 0;
 } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     std::_Exit(1);  // the network thread may be waiting for a neighbour
