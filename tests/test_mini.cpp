@@ -101,7 +101,7 @@ TEST_CASE("mini: gradients of the layers match finite differences") {
         check_gradient(w, dw, loss, "dw");
     }
     SUBCASE("batch norm") {
-        mini::Moments moments;
+        mini::Tensor moments;
         mini::Tensor dz = random_tensor(2, 4, 6, 3, 4);
         std::vector<float> gamma = random_floats(3, 5), beta = random_floats(3, 6), sums(6);
         const auto run = [&] {
@@ -216,8 +216,9 @@ TEST_CASE(
         CAPTURE(world);
         const std::string run = folder / cat("run", world),
                           own = folder / cat("mini", world, "run");
-        const Words words =
-            typed(how + run + " --device cpu --threads 1 --bn-group 0 --log-every 1 --keep 9");
+        const Words words = typed(how + run +
+                                  " --device cpu --threads 1 --bn-group 0 --schedule constant "
+                                  "--warmup 0 --log-every 1 --keep 9");
         if (world == 1)
             output_of(words);
         else

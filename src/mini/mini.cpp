@@ -1,5 +1,4 @@
 // mini.cpp — a distributed trainer of convolutional networks, in one file to read top to bottom.
-//
 // It learns to tell the classes of a folder of photos apart, alone or on several machines:
 //
 //     flowers/daisy/a.jpg    make mini
@@ -8,20 +7,19 @@
 //                            ./mini --data flowers/ --coord 10.0.0.1:29400 --world 2 --rank 1
 //
 // Each process is a rank. All ranks hold the same weights. In each step, a rank computes the
-// gradient for its share of the batch, the ring adds the gradients of all ranks, and every rank
-// makes the same update. The nine chapters follow the data:
+// gradient for its share of the batch, the ring adds the gradients of all ranks, and all make the
+// same update. The nine chapters follow the data:
 //
 //     1 random numbers ─► 2 which photo when ─► 3 from JPEG to floats ─► 4 layers ─► 5 the network
-//                                                                                       │
-//     9 the training loop calls all others      8 the update, checkpoints ◄─ 7 the ring ◄┘
-//                                                                               ▲
+//                                                                                        │
+//     9 the training loop calls all others     8 the update, checkpoints ◄── 7 the ring ◄┘
+//                                                                                ▲
 //                                                                        6 the ranks meet
 //
 // All loops are plain. ./trainer computes the same numbers faster: tests/test_mini.cpp compares the
-// losses of both, and README.md in this folder says what each refinement gains.
-//
-// Letters: N images, H rows, W columns, C channels of an input, K channels of an output; n h w c k
-// count along them. dy is the gradient of the loss with respect to y.
+// losses of both, and README.md says what each refinement gains. Letters: N images, H rows, W
+// columns, C channels of an input, K channels of an output; n h w c k count along them. dy is the
+// gradient of the loss with respect to y.
 #include <algorithm>
 #include <asio/ip/tcp.hpp>
 #include <asio/read.hpp>
@@ -45,10 +43,7 @@
 #include <jpeglib.h>  // after <cstdio>
 
 namespace mini {
-
 using Floats = std::vector<float>;
-
-// Writes its arguments one after the other.
 std::string text(const auto&... parts) {
     std::ostringstream out;
     (out << ... << parts);
@@ -58,47 +53,37 @@ std::string text(const auto&... parts) {
 [[noreturn]] void fail(const auto&... parts) { throw std::runtime_error(text(parts...)); }
 
 // ---- 1. Random numbers --------------------------------------------------------------------------
-//
 // Most generators have a state: the next number depends on all earlier calls. Philox 4x32-10 has
 // none. It is a function that scrambles a counter with a key in ten rounds (Salmon et al. 2011):
 //
 //     (seed, epoch, index, purpose) ──► as many numbers as you like
 //
-// So photo 17 gets the same crop in epoch 3, whichever rank decodes it and in whichever order. No
-// generator is sent to another rank or saved in a checkpoint.
-
+// So photo 17 gets the same crop in epoch 3 on every rank, and no generator is sent or saved.
 enum Purpose : uint32_t { kOrder = 1, kCrop = 2, kFlip = 3, kStart = 4 };
-
-class Random {
- public:
+struct Random {
+    uint64_t key;
+    uint32_t rest[3], four[4] = {}, drawn = 0;
     Random(uint64_t seed, uint32_t epoch, uint64_t index, Purpose purpose)
-        : key_(seed),
-          counter_{0, uint32_t(index), epoch, uint32_t(purpose) | uint32_t(index >> 32) << 16} {}
-
-    uint32_t bits() { return numbers_[used_ < 4 ? used_++ : scramble()]; }
+        : key(seed), rest{uint32_t(index), epoch, purpose} {}
+    float uniform() { return float(bits() >> 8) * 0x1p-24f; }  // in [0, 1)
+    uint64_t below(uint64_t n) { return uint64_t(__uint128_t(bits64()) * n >> 64); }
     uint64_t bits64() {
         const uint64_t low = bits();
         return low | uint64_t(bits()) << 32;
     }
-    float uniform() { return float(bits() >> 8) * 0x1p-24f; }  // in [0, 1)
-    uint64_t below(uint64_t n) { return uint64_t(__uint128_t(bits64()) * n >> 64); }
-
- private:
-    int scramble() {
-        std::copy_n(counter_, 4, numbers_);
-        auto& [a, b, c, d] = numbers_;
-        uint32_t low = uint32_t(key_), high = uint32_t(key_ >> 32);
-        for (int round = 0; round < 10; ++round, low += 0x9E3779B9u, high += 0xBB67AE85u) {
-            const uint64_t left = uint64_t(0xD2511F53u) * a, right = uint64_t(0xCD9E8D57u) * c;
-            a = uint32_t(right >> 32) ^ b ^ low, b = uint32_t(right);
-            c = uint32_t(left >> 32) ^ d ^ high, d = uint32_t(left);
+    uint32_t bits() {
+        auto& [a, b, c, d] = four;
+        if (drawn % 4 == 0) {  // the next four numbers
+            a = drawn / 4, b = rest[0], c = rest[1], d = rest[2];
+            uint32_t low = uint32_t(key), high = uint32_t(key >> 32);
+            for (int round = 0; round < 10; ++round, low += 0x9E3779B9u, high += 0xBB67AE85u) {
+                const uint64_t left = uint64_t(0xD2511F53u) * a, right = uint64_t(0xCD9E8D57u) * c;
+                a = uint32_t(right >> 32) ^ b ^ low, b = uint32_t(right);
+                c = uint32_t(left >> 32) ^ d ^ high, d = uint32_t(left);
+            }
         }
-        ++counter_[0], used_ = 1;
-        return 0;
+        return four[drawn++ % 4];
     }
-    uint64_t key_;
-    uint32_t counter_[4], numbers_[4] = {};
-    int used_ = 4;
 };
 
 // Turns a name into a key (FNV-1a).
@@ -108,28 +93,20 @@ uint64_t hash(const std::string& bytes, uint64_t value = 0xcbf29ce484222325ull) 
 }
 
 // ---- 2. Which photo when ------------------------------------------------------------------------
-//
 // An epoch shows every photo once, in a new order. A step trains on the next `batch` photos of that
 // order. Each rank takes its share of them:
 //
 //     order    7  2  9  4 | 0  5  8  1 | 3  6       10 photos in batches of 4: three steps
 //     rank     0  0  1  1 | 0  0  1  1 | 0  1       two ranks
-//
 // All ranks compute the same order and the same shares, so no rank has to ask another one.
-
-struct Photo {
-    std::string path;
-    int label;
-};
 struct DataSet {
     std::vector<std::string> classes;
-    std::vector<Photo> photos;
+    std::vector<std::pair<std::string, int>> photos;  // path and label: the number of the class
 };
 
 // One folder per class. Names are sorted, so that a photo has the same number on every rank.
 DataSet open_folder(const std::string& folder) {
     namespace fs = std::filesystem;
-    if (!fs::is_directory(folder)) fail("--data: there is no folder '", folder, "'");
     const auto sorted = [](const fs::path& where) {
         std::set<fs::path> paths(fs::directory_iterator(where), fs::directory_iterator{});
         std::erase_if(paths, [](const fs::path& p) { return p.filename().string()[0] == '.'; });
@@ -140,7 +117,7 @@ DataSet open_folder(const std::string& folder) {
         if (!fs::is_directory(of_class)) continue;
         for (const fs::path& file : sorted(of_class))
             if (file.extension() == ".jpg" || file.extension() == ".jpeg")
-                data.photos.push_back({file, int(data.classes.size())});
+                data.photos.emplace_back(file, data.classes.size());
         data.classes.push_back(of_class.filename());
     }
     if (data.classes.size() < 2 || data.photos.empty())
@@ -148,14 +125,10 @@ DataSet open_folder(const std::string& folder) {
     return data;
 }
 
-// The number of the photo at place i of an epoch of n photos. Nobody needs the list of all of them:
-// the places fill a grid, and move about in it like this, eight times:
-//
-//     i ──► (row, column)     row += random(column)     column += random(row)     …     ──► photo
-//
-// An addition can be undone, as the number that it adds depends on the other coordinate only. So
-// two places never end at the same photo, whatever the random numbers are. The grid has a few more
-// fields than n. A place that ends there moves on, until it ends at a photo.
+// The number of the photo at place i of an epoch. No list is shuffled: a place is a field of a
+// grid, and moves eight times:      row += random(column),      column += random(row),      … Each
+// addition could be undone, because what it adds depends on the other coordinate only. So two
+// places never end at the same photo. A place that ends in the grid's unused rest moves on.
 uint64_t photo_at(uint64_t i, uint64_t n, uint64_t seed, uint32_t epoch) {
     const uint64_t key = Random(seed, epoch, 0, kOrder).bits64();
     const uint64_t rows = uint64_t(std::ceil(std::sqrt(double(n))));
@@ -171,28 +144,28 @@ uint64_t photo_at(uint64_t i, uint64_t n, uint64_t seed, uint32_t epoch) {
     return i;
 }
 
-// Where a rank's share of `count` photos begins. It ends where the share of rank + 1 begins.
+// Where a rank's share of `count` photos begins, which is where that of the rank before it ends.
 int64_t share_begin(int64_t count, int rank, int world) {
     return int64_t(std::floor(double(count) * rank / world + 0.5));
 }
 
 // ---- 3. From JPEG to floats ---------------------------------------------------------------------
-//
 //     file ──► pixels ──► a random part of them ──► 64 x 64 ──► mirrored or not ──► floats around 0
-//
 // A flower is the same flower wherever it is in the photo, however large, and mirrored as well. The
 // random crop and flip teach that to the network, which never sees the same image twice.
-
 constexpr int kSide = 64;  // rows and columns of the network's input
-
-struct Image {
-    int H, W;
-    std::vector<uint8_t> bytes = std::vector<uint8_t>(size_t(H) * W * 3);  // red, green, blue
-    uint8_t* at(int h, int w) { return bytes.data() + (size_t(h) * W + w) * 3; }
-    const uint8_t* at(int h, int w) const { return bytes.data() + (size_t(h) * W + w) * 3; }
+struct Tensor {            // N images of H x W pixels; the C channels of a pixel lie side by side
+    int N = 0, H = 0, W = 0, C = 0;
+    Floats floats = Floats(size_t(N) * H * W * C);
+    size_t place(int n, int h, int w) const { return ((size_t(n) * H + h) * W + w) * C; }
+    float* at(int n, int h, int w) { return &floats[place(n, h, w)]; }
+    const float* at(int n, int h, int w) const { return &floats[place(n, h, w)]; }
+    // Channel c of pixel i, counted over all images; or number c of image i, if it has one pixel.
+    float& operator()(int i, int c) { return floats[size_t(i) * C + c]; }
+    float operator()(int i, int c) const { return floats[size_t(i) * C + c]; }
 };
 
-Image decode(const std::string& path) {
+Tensor decode(const std::string& path) {  // to red, green and blue, from 0 to 255
     std::FILE* file = std::fopen(path.c_str(), "rb");
     if (!file) fail(path, " cannot be opened");
     jpeg_decompress_struct jpeg;
@@ -209,12 +182,13 @@ Image decode(const std::string& path) {
     jpeg_read_header(&jpeg, TRUE);
     jpeg.out_color_space = JCS_RGB;
     jpeg_start_decompress(&jpeg);
-    Image image{int(jpeg.output_height), int(jpeg.output_width)};
+    Tensor image{1, int(jpeg.output_height), int(jpeg.output_width), 3};
+    std::vector<JSAMPLE> row(size_t(image.W) * 3);
     while (jpeg.output_scanline < jpeg.output_height) {
-        JSAMPROW row = image.at(int(jpeg.output_scanline), 0);
-        jpeg_read_scanlines(&jpeg, &row, 1);
+        JSAMPROW to = row.data();
+        jpeg_read_scanlines(&jpeg, &to, 1);
+        std::ranges::copy(row, image.at(0, int(jpeg.output_scanline) - 1, 0));
     }
-    jpeg_finish_decompress(&jpeg);
     jpeg_destroy_decompress(&jpeg);
     std::fclose(file);
     return image;
@@ -222,7 +196,7 @@ Image decode(const std::string& path) {
 
 // A part of 8 to 100 % of the area, with a width of 3/4 to 4/3 of its height. If ten such parts do
 // not fit into the photo, it is a long strip, and its centre is taken.
-Image random_crop(const Image& from, uint64_t seed, uint32_t epoch, uint64_t photo) {
+Tensor random_crop(const Tensor& from, uint64_t seed, uint32_t epoch, uint64_t photo) {
     Random random(seed, epoch, photo, kCrop);
     const double narrow = 3.0 / 4, wide = 4.0 / 3, area = double(from.H) * from.W;
     const auto rounded = [](double x) { return int(std::nearbyint(x)); };
@@ -240,22 +214,22 @@ Image random_crop(const Image& from, uint64_t seed, uint32_t epoch, uint64_t pho
         W = from.W > wide * from.H ? rounded(from.H * wide) : from.W;
         top = (from.H - H) / 2, left = (from.W - W) / 2;
     }
-    Image part{H, W};
-    for (int h = 0; h < H; ++h) std::copy_n(from.at(top + h, left), W * 3, part.at(h, 0));
+    Tensor part{1, H, W, 3};
+    for (int h = 0; h < H; ++h) std::copy_n(from.at(0, top + h, left), W * 3, part.at(0, h, 0));
     return part;
 }
 
-// Resizes each row to W pixels. An output pixel is a weighted mean of the input pixels around its
-// centre. The weights fall off like a triangle, so that each input pixel counts:
+// Resizes each row to W pixels, and makes it a column. An output pixel is a weighted mean of the
+// input pixels around its centre. The weights form a triangle, so that each input pixel counts:
 //
 //     input      .   .   .   .   .   .   .        scale = from.W / W = 3
 //     weights        ▂   ▅   █   ▅   ▂            1 - distance / scale, divided by their sum
 //     output                 .
 //
 // As in Pillow, weights are whole multiples of 2^-22, so every machine gets the same pixels.
-Image resize_rows(const Image& from, int W) {
+Tensor resize_rows(const Tensor& from, int W) {
     const double scale = double(from.W) / W, reach = std::max(1.0, scale);
-    Image to{from.H, W};
+    Tensor to{1, W, from.H, 3};
     for (int w = 0; w < W; ++w) {
         const double centre = (w + 0.5) * scale;
         const int begin = std::max(int(centre - reach + 0.5), 0);
@@ -271,65 +245,38 @@ Image resize_rows(const Image& from, int W) {
         for (int h = 0; h < from.H; ++h)
             for (int c = 0; c < 3; ++c) {
                 uint32_t total = 1 << 21;  // one half, so that the shift below rounds
-                for (int i = begin; i < end; ++i) total += from.at(h, i)[c] * weights[i - begin];
-                to.at(h, w)[c] = uint8_t(std::min(total >> 22, 255u));
+                for (int i = begin; i < end; ++i)
+                    total += uint32_t(from.at(0, h, i)[c]) * weights[i - begin];
+                to.at(0, w, h)[c] = float(std::min(total >> 22, 255u));
             }
     }
     return to;
 }
 
-Image transposed(const Image& from) {
-    Image to{from.W, from.H};
-    for (int h = 0; h < from.H; ++h)
-        for (int w = 0; w < from.W; ++w) std::copy_n(from.at(h, w), 3, to.at(w, h));
-    return to;
-}
-
-// First the rows, then the columns.
-Image resize(const Image& from, int H, int W) {
-    return transposed(resize_rows(transposed(resize_rows(from, W)), H));
-}
+// The second pass resizes the columns, and transposes back.
+Tensor resize(const Tensor& from, int H, int W) { return resize_rows(resize_rows(from, W), H); }
 
 // Each colour gets about mean 0 and deviation 1; the constants are those of ImageNet's photos.
-void to_floats(const Image& image, bool flip, float* out) {
+void to_input(const Tensor& image, bool flip, float* x) {
     constexpr float kMean[] = {0.485f, 0.456f, 0.406f}, kDeviation[] = {0.229f, 0.224f, 0.225f};
     for (int h = 0; h < image.H; ++h)
         for (int w = 0; w < image.W; ++w)
-            for (int c = 0; c < 3; ++c) {
-                const float pixel = image.at(h, flip ? image.W - 1 - w : w)[c];
-                *out++ = pixel * (1 / (255 * kDeviation[c])) - kMean[c] / kDeviation[c];
-            }
+            for (int c = 0; c < 3; ++c)
+                *x++ = image.at(0, h, flip ? image.W - 1 - w : w)[c] * (1 / (255 * kDeviation[c])) -
+                       kMean[c] / kDeviation[c];
 }
 
 // ---- 4. Layers and their gradients --------------------------------------------------------------
-//
-// A layer computes y from its input x and its weights w. Backward, it is told dy: how the loss
-// changes with each number of y. From it, the layer computes dx and dw. The chain rule says how.
-// Each product that was added to y sends two products back:
-//
+// A layer computes y from its input x and its weights w. Backward, it is told dy, and computes dx
+// and dw by the chain rule. Each product that was added to y sends two products back:
 //     y += x · w      ──►      dx += dy · w       dw += dy · x
-//
 // So a gradient takes the same loops as its function, and twice the work. Gradients are sums over
 // images; the update (chapter 8) divides them by the number of images of all ranks.
 
-struct Tensor {  // N x H x W x C; the channels of a pixel lie side by side
-    int N = 0, H = 0, W = 0, C = 0;
-    Floats floats = Floats(size_t(N) * H * W * C);
-    size_t place(int n, int h, int w) const { return ((size_t(n) * H + h) * W + w) * C; }
-    float* at(int n, int h, int w) { return &floats[place(n, h, w)]; }
-    const float* at(int n, int h, int w) const { return &floats[place(n, h, w)]; }
-    // Channel c of pixel i, counted over all images; or number c of image i, if it has one pixel.
-    float& operator()(int i, int c) { return floats[size_t(i) * C + c]; }
-    float operator()(int i, int c) const { return floats[size_t(i) * C + c]; }
-};
-
 // Convolution with K filters of 3 x 3 pixels; beyond the edge of the image there are zeros:
-//
 //     y[n,h,w,k] = Σ_rsc x[n, h+r-1, w+s-1, c] · filters[k,r,s,c]            r, s = 0, 1, 2
-//
 // The pixels in row r of the window lie side by side, as do their weights. So the innermost loop
-// runs over all `count` = 3·C products of that row. At the left edge s begins at 1, at the right
-// edge it ends at 1.
+// runs over all 3·C products of a row, or `count`: at the edges, one pixel and its C are missing.
 void for_each_row(const Tensor& x, const auto& f) {
     for (int n = 0; n < x.N; ++n)
         for (int h = 0; h < x.H; ++h)
@@ -372,25 +319,20 @@ Tensor conv2d_grad(const Tensor& x, const float* filters, const Tensor& dy, floa
 
 // Batch norm gives each channel mean 0 and variance 1 over the M pixels of all images of a rank,
 // and then a scale gamma and an offset beta, which are learned:
-//
 //     x̂ = (x - mean) · rstd        rstd = 1 / √(variance + 0.00001)        y = gamma · x̂ + beta
-//
-// To classify a single photo, averages over many steps take the place of its mean and variance. For
-// these averages (chapter 8) it adds mean and variance to sums over images.
-struct Moments {
-    Floats mean, rstd;
-};
-Tensor batch_norm(const Tensor& x, const float* gamma, const float* beta, Moments& moments,
+// A single photo is classified with averages of many means and variances (chapter 8): of their
+// sums.
+Tensor batch_norm(const Tensor& x, const float* gamma, const float* beta, Tensor& moments,
                   float* mean_sums, float* variance_sums) {
     Tensor y{x.N, x.H, x.W, x.C};
-    moments = {Floats(x.C), Floats(x.C)};
+    moments = {2, 1, 1, x.C};                                     // mean and rstd, for the gradient
     const int pixels = x.N * x.H * x.W, M = std::max(pixels, 1);  // a share may be empty
     for (int c = 0; c < x.C; ++c) {
         double sum = 0, squares = 0;
         for (int i = 0; i < pixels; ++i) sum += x(i, c);
         for (int i = 0; i < pixels; ++i) squares += (x(i, c) - sum / M) * (x(i, c) - sum / M);
-        const float mean = moments.mean[c] = float(sum / M);
-        const float rstd = moments.rstd[c] = float(1 / std::sqrt(squares / M + 1e-5));
+        const float mean = moments(0, c) = float(sum / M);
+        const float rstd = moments(1, c) = float(1 / std::sqrt(squares / M + 1e-5));
         for (int i = 0; i < pixels; ++i) y(i, c) = gamma[c] * rstd * (x(i, c) - mean) + beta[c];
         mean_sums[c] += float(x.N * sum / M);
         variance_sums[c] += float(x.N * squares / std::max(M - 1, 1));
@@ -399,20 +341,16 @@ Tensor batch_norm(const Tensor& x, const float* gamma, const float* beta, Moment
 }
 
 // Each x also moves the mean and the variance, and through them all y:
-//
-//     dx = gamma · rstd · (dy - Σ dy / M - x̂ · Σ (dy · x̂) / M)     dgamma = Σ dy · x̂     dbeta = Σ
-//     dy
-Tensor batch_norm_grad(const Tensor& x, const float* gamma, const Moments& moments,
-                       const Tensor& dy, float* dgamma, float* dbeta) {
+//     dx = gamma · rstd · (dy - dbeta / M - x̂ · dgamma / M)      dgamma = Σ dy · x̂    dbeta = Σ dy
+Tensor batch_norm_grad(const Tensor& x, const float* gamma, const Tensor& moments, const Tensor& dy,
+                       float* dgamma, float* dbeta) {
     Tensor dx{x.N, x.H, x.W, x.C};
     const int pixels = x.N * x.H * x.W;
     for (int c = 0; c < x.C; ++c) {
-        const float mean = moments.mean[c], rstd = moments.rstd[c];
+        const float mean = moments(0, c), rstd = moments(1, c);
         double sum = 0, product = 0;
-        for (int i = 0; i < pixels; ++i) {
-            sum += dy(i, c);
-            product += dy(i, c) * (x(i, c) - mean) * rstd;
-        }
+        for (int i = 0; i < pixels; ++i) sum += dy(i, c);
+        for (int i = 0; i < pixels; ++i) product += dy(i, c) * (x(i, c) - mean) * rstd;
         dbeta[c] += float(sum), dgamma[c] += float(product);
         const float shift = float(sum / pixels), slope = float(product / pixels);
         for (int i = 0; i < pixels; ++i)
@@ -434,18 +372,17 @@ void relu_grad(const Tensor& y, Tensor& dy) {
 Tensor max_pool(const Tensor& x, std::vector<size_t>& winners) {
     Tensor y{x.N, x.H / 2, x.W / 2, x.C};
     winners.clear();
-    for (int n = 0; n < y.N; ++n)
-        for (int h = 0; h < y.H; ++h)
-            for (int w = 0; w < y.W; ++w)
-                for (int c = 0; c < x.C; ++c) {
-                    size_t best = x.place(n, 2 * h, 2 * w) + c;
-                    for (int i = 1; i < 4; ++i) {
-                        const size_t other = x.place(n, 2 * h + i / 2, 2 * w + i % 2) + c;
-                        if (x.floats[other] > x.floats[best]) best = other;
-                    }
-                    y.at(n, h, w)[c] = x.floats[best];
-                    winners.push_back(best);
+    for (int row = 0; row < y.N * y.H; ++row)  // of all images, which lie one below the other
+        for (int w = 0; w < y.W; ++w)
+            for (int c = 0; c < x.C; ++c) {
+                size_t best = x.place(0, 2 * row, 2 * w) + c;
+                for (int i = 1; i < 4; ++i) {
+                    const size_t other = x.place(0, 2 * row + i / 2, 2 * w + i % 2) + c;
+                    if (x.floats[other] > x.floats[best]) best = other;
                 }
+                y.at(0, row, w)[c] = x.floats[best];
+                winners.push_back(best);
+            }
     return y;
 }
 Tensor max_pool_grad(const Tensor& x, const std::vector<size_t>& winners, const Tensor& dy) {
@@ -455,7 +392,6 @@ Tensor max_pool_grad(const Tensor& x, const std::vector<size_t>& winners, const 
 }
 
 // The last layer gives each class a number, from the mean of each channel over an image's pixels:
-//
 //     y[n,k] = bias[k] + Σ_hwc x[n,h,w,c] · weights[k,c] / (H·W)
 Tensor linear(const Tensor& x, const float* weights, const float* bias, int K) {
     Tensor y{x.N, 1, 1, K};
@@ -463,8 +399,8 @@ Tensor linear(const Tensor& x, const float* weights, const float* bias, int K) {
     for (int n = 0; n < x.N; ++n)
         for (int k = 0; k < K; ++k) {
             float sum = 0;
-            for (int i = n * pixels; i < (n + 1) * pixels; ++i)
-                for (int c = 0; c < x.C; ++c) sum += x(i, c) * weights[k * x.C + c];
+            for (int i = 0; i < pixels * x.C; ++i)
+                sum += x.at(n, 0, 0)[i] * weights[k * x.C + i % x.C];
             y(n, k) = bias[k] + sum / float(pixels);
         }
     return y;
@@ -476,20 +412,16 @@ Tensor linear_grad(const Tensor& x, const float* weights, const Tensor& dy, floa
     for (int n = 0; n < x.N; ++n)
         for (int k = 0; k < dy.C; ++k) {
             dbias[k] += dy(n, k);
-            for (int i = n * pixels; i < (n + 1) * pixels; ++i)
-                for (int c = 0; c < x.C; ++c) {
-                    dx(i, c) += dy(n, k) / float(pixels) * weights[k * x.C + c];
-                    dweights[k * x.C + c] += dy(n, k) / float(pixels) * x(i, c);
-                }
+            for (int i = 0; i < pixels * x.C; ++i) {
+                dx.at(n, 0, 0)[i] += dy(n, k) * weights[k * x.C + i % x.C] / float(pixels);
+                dweights[k * x.C + i % x.C] += dy(n, k) * x.at(n, 0, 0)[i] / float(pixels);
+            }
         }
     return dx;
 }
 
-// Softmax turns the last layer's numbers into probabilities p. The loss of an image is small if its
-// label is probable. All exponentials and the logarithm cancel out in the gradient:
-//
+// Softmax turns these numbers into probabilities p; the loss is small if the label is probable:
 //     p[k] = exp(x[k]) / Σ_j exp(x[j])       loss = -log p[label]       dx[k] = p[k] - (k == label)
-//
 // Subtracting the largest x first changes no p, and prevents an overflow of exp. Returns dx, and
 // adds to three sums over images: the loss, the right answers, and the images.
 Tensor softmax_cross_entropy(const Tensor& x, const std::vector<int>& labels, float* sums) {
@@ -510,9 +442,7 @@ Tensor softmax_cross_entropy(const Tensor& x, const std::vector<int>& labels, fl
 }
 
 // ---- 5. The network -----------------------------------------------------------------------------
-//
-// Five blocks and the last layer. Each block but the last halves rows and columns, so a filter of
-// the next block sees twice as much of the photo:
+// Five blocks and the last layer. Four blocks halve rows and columns, so filters see ever more:
 //
 //     64x64x3 ─► block 1 ─► 32x32x16 ─► 2 ─► 16x16x32 ─► 3 ─► 8x8x64 ─► 4 ─► 4x4x64 ─► 5 ─► 4x4x128
 //     block:  convolution ─► batch norm ─► relu ─► max pool (not in block 5)
@@ -528,7 +458,6 @@ Tensor softmax_cross_entropy(const Tensor& x, const std::vector<int>& labels, fl
 //
 //     main thread       forward | fc       | block 5 | block 4 |   …   | block 1 | wait | update
 //     network thread            | bucket 0 | 1       | 2       |   …   | 5       | 6    |
-
 struct Param {
     std::string name;
     int K, taps, C;  // taps: 9 for a filter of 3 x 3, else 1. A vector has C = 1
@@ -536,26 +465,21 @@ struct Param {
     size_t size() const { return size_t(K) * taps * C; }
     bool is_vector() const { return taps * C == 1; }
 };
-
 struct Block {
     Param conv, gamma, beta, mean, variance;
-    Tensor x, z, y;  // input, convolved, after the relu: the backward pass needs them
-    Moments moments;
+    Tensor x, z, y, moments;  // for the backward pass: input, convolved, output of the relu
     std::vector<size_t> winners;
     bool pools;
 };
-
 enum Start { kConstant, kUniform, kNormal };
-
-// Weight i of a param at the start: `value`, or between ±value, or normal with deviation `value`.
+// Weight i of a param: `value`, or between ±value, or normal with deviation `value`.
 float start_weight(Start kind, double value, uint64_t key, size_t i) {
     Random random(key, 0, i / 4, kStart);
     float u[4];
     for (float& one : u) one = random.uniform();
     if (kind == kConstant) return float(value);
     if (kind == kUniform) return float(value * (2 * u[i % 4] - 1));
-    // Weights 2j and 2j + 1 are the coordinates of a point with this distance and angle (Box,
-    // Muller).
+    // Two uniform numbers give two normal ones: a point's coordinates (Box and Muller 1958).
     const double distance = std::sqrt(-2 * std::log(1.0 - u[i % 4 & 2]));
     const double angle = 2 * M_PI * u[i % 4 | 1];
     return float(value * distance * (i % 2 ? std::sin(angle) : std::cos(angle)));
@@ -598,7 +522,6 @@ struct Network {
         }
         gradients.resize(weights.size() + 3);
     }
-
     float* weight(const Param& param) { return weights.data() + param.at; }
     float* gradient(const Param& param) { return gradients.data() + param.at; }
     float* sums() { return gradients.data() + weights.size(); }  // loss, right answers, images
@@ -635,7 +558,6 @@ struct Network {
 };
 
 // ---- 6. The ranks meet --------------------------------------------------------------------------
-//
 // A rank knows one address: --coord, where rank 0 waits. Every other rank calls there and says at
 // which port it listens itself. When all have called, rank 0 sends each rank the address of its
 // right neighbour, and what to train. Then each rank calls its right neighbour:
@@ -647,9 +569,7 @@ struct Network {
 //
 // A message is a struct, byte for byte, so all ranks need the same kind of processor. There is no
 // password and no encryption: use this on a network that you trust.
-
 using asio::ip::tcp;
-
 struct Job {  // rank 0 decides
     int64_t batch, epochs;
     double lr;
@@ -663,9 +583,8 @@ struct Message {
     Job job;
 };
 
-// Tries for a minute, because the ranks start in any order.
 tcp::socket call(asio::io_context& io, const tcp::endpoint& where) {
-    for (int attempt = 0; attempt < 600; ++attempt) {
+    for (int attempt = 0; attempt < 600; ++attempt) {  // a minute: ranks start in any order
         tcp::socket socket(io);
         asio::error_code error;
         if (!socket.connect(where, error)) return socket;
@@ -714,10 +633,9 @@ void meet(asio::io_context& io, const std::string& coord, Message self, tcp::soc
 }
 
 // ---- 7. The ring --------------------------------------------------------------------------------
-//
-// Each rank has an array of n floats, and all want the sum. If rank 0 collected and returned them,
-// its wire would carry n floats for each rank while the other wires rest. In a ring all wires work.
-// The array is cut into as many chunks as there are ranks. Three ranks, chunks A B C:
+// Each rank has an array, and all want the sum. If rank 0 collected and returned the arrays, the
+// other wires would rest while its own carries them all. In a ring all wires work. The array is cut
+// into as many chunks as there are ranks. Three ranks, chunks A B C:
 //
 //               rank 0                rank 1                rank 2
 //     step 1    A0   B0   C0  ─A──►   A1   B1   C1  ─B──►   A2   B2   C2  ─C──► to rank 0
@@ -726,20 +644,17 @@ void meet(asio::io_context& io, const std::string& coord, Message self, tcp::soc
 //     step 4    A012 B012     ─A──►        B012 C012 ─B─►   A012      C012 ─C─► to rank 0
 //
 // C02 is C0 + C2. In steps 1 and 2, what arrives is added; then each rank has the whole sum of one
-// chunk. In steps 3 and 4, sums arrive and are stored. Each rank sends 2·n·(world-1)/world floats,
-// less than 2·n however many ranks there are, and no algorithm sends less (Patarasuk and Yuan
-// 2009). A chunk is summed on one path, so all ranks end with the same bits, and so do their
-// weights.
-
+// chunk. In steps 3 and 4, sums arrive and are stored. A rank sends 2·(world-1)/world of its array,
+// and no algorithm sends less (Patarasuk and Yuan 2009). A chunk is summed on one path, so all
+// ranks get the same bits, and their weights stay the same.
 class Ring {
  public:
     Ring(const std::string& coord, const Message& self, Job& job)
         : rank_(self.rank), world_(self.world) {
         if (world_ > 1) meet(io_, coord, self, left_, right_, job);
     }
-
     // Adds the bucket on another thread, after the buckets before it: the same order on all ranks.
-    // Nobody may touch it until wait() returns.
+    // Nobody may touch it before wait() returns.
     void start_sum(std::span<float> bucket) {
         if (world_ == 1) return;
         last_ = std::async(std::launch::async, [this, bucket, before = std::move(last_)]() mutable {
@@ -747,8 +662,7 @@ class Ring {
             sum(bucket);
         });
     }
-    // Until all buckets are added. Throws what sum() threw.
-    void wait() {
+    void wait() {  // until all buckets are added; throws what sum() threw
         if (last_.valid()) last_.get();
     }
 
@@ -787,13 +701,10 @@ class Ring {
 };
 
 // ---- 8. The update and the checkpoint -----------------------------------------------------------
-//
 // Gradients push the velocity, and the velocity moves the weight, like a ball that rolls downhill:
-//
 //     g = (sum of gradients) / images + 0.0005 · w        v = 0.9 · v + g        w = w - lr · v
-//
-// The second term of g is weight decay: it pulls filters and matrices towards 0, but no vectors.
-// The averages of means and variances move a tenth of the way to those of the batch.
+// The second term of g, weight decay, pulls filters and matrices towards 0. Averages of means and
+// variances move a tenth of the way to those of the batch.
 void update(Network& net, float lr) {
     const float images = net.sums()[2];
     for (const Param& param : net.params)
@@ -809,14 +720,6 @@ void update(Network& net, float lr) {
         }
 }
 
-// Rises for half an epoch, because large steps from random weights lead astray. Then it falls like
-// half a cosine, to end with small steps.
-double learning_rate(double base, double step, double per_epoch, double steps) {
-    const double rise = 0.5 * per_epoch;
-    if (step < rise) return base * std::min((step + 1) / rise, 1.0);
-    return base * 0.5 * (1 + std::cos(M_PI * (step - rise) / std::max(steps - rise, 1.0)));
-}
-
 // A checkpoint is a folder step-00000020 with two files in the format safetensors:
 //
 //     8 bytes    length of the header
@@ -824,40 +727,32 @@ double learning_rate(double base, double step, double per_epoch, double steps) {
 //     numbers    of all tensors
 //
 // model.safetensors has the weights, in PyTorch's order (filters K C r s; here they are K r s C),
-// and what `trainer eval --from` needs to use them. optim.safetensors has the velocities. The only
-// other state of a job is the number of steps done, which PyTorch calls num_batches_tracked. Order,
-// crops and learning rate follow from it.
-struct Stored {
-    std::string name, type;
-    void* data;
-    size_t bytes;
-};
+// and what `trainer eval --from` needs to use them; optim.safetensors has the velocities. All else
+// that a job needs follows from the number of steps done (num_batches_tracked): its order and its
+// crops.
 
-// The tensors of a file: weights and the number of steps, or velocities.
-std::vector<Stored> contents(Network& net, int64_t& steps, const std::string& file) {
-    std::vector<Stored> all;
+// Calls f(name, type, data, bytes) for each tensor of a file.
+void for_each_tensor(Network& net, int64_t& steps, const std::string& file, const auto& f) {
     for (const Param& p : net.params) {
         const std::string C = p.is_vector() ? "" : text(',', p.C), rs = p.taps == 9 ? ",3,3" : "";
         const std::string type = text(R"("dtype":"F32","shape":[)", p.K, C, rs, ']');
         if (file == "model")
-            all.push_back({p.name, type, net.weight(p), p.size() * 4});
+            f(p.name, type, net.weight(p), p.size() * 4);
         else if (p.at < net.velocities.size())
-            all.push_back({"momentum/" + p.name, type, &net.velocities[p.at], p.size() * 4});
+            f("momentum/" + p.name, type, &net.velocities[p.at], p.size() * 4);
     }
-    for (size_t b = 1; file == "model" && b <= net.blocks.size(); ++b)
-        all.push_back(
-            {text("bn", b, ".num_batches_tracked"), R"("dtype":"I64","shape":[])", &steps, 8});
-    return all;
+    for (int b = 1; file == "model" && b <= 5; ++b)
+        f(text("bn", b, ".num_batches_tracked"), R"("dtype":"I64","shape":[])", &steps, 8);
 }
 
 // Changes the order of the filters' numbers from K r s C to K C r s, or back.
 void reorder_filters(Network& net, bool back) {
     for (const Block& b : net.blocks) {
+        const int C = b.conv.C;
         float* const w = net.weight(b.conv);
         const Floats from(w, w + b.conv.size());
         for (int i = 0; i < int(from.size()); ++i) {
-            const int C = b.conv.C, k = i / (9 * C), tap = i / C % 9, c = i % C;
-            const int other = (k * C + c) * 9 + tap;
+            const int other = (i / (9 * C) * C + i % C) * 9 + i / C % 9;  // its place in the file
             back ? w[i] = from[other] : w[other] = from[i];
         }
     }
@@ -865,30 +760,27 @@ void reorder_filters(Network& net, bool back) {
 
 void save(const std::string& run, Network& net, const DataSet& data, int64_t steps) {
     std::string layers, classes;
-    for (int number = 1; const Block& b : net.blocks) {
-        layers += text("conv2d conv", number, " out ", b.conv.K, " size 3 pad 1 bias no\\n");
-        layers += text("batchnorm bn", number, "\\nrelu\\n", b.pools ? "maxpool size 2\\n" : "");
-        ++number;
-    }
+    for (size_t b = 1; b <= net.blocks.size(); ++b)
+        layers += text("conv2d conv", b, " out ", net.blocks[b - 1].conv.K,
+                       R"( size 3 pad 1 bias no\nbatchnorm bn)", b, R"(\nrelu\n)",
+                       net.blocks[b - 1].pools ? R"(maxpool size 2\n)" : "");
     for (const std::string& one : data.classes)
         classes += text(classes.empty() ? "" : ",", std::quoted(one));
     const std::string card =
-        text(R"("model":"mini","model_text":"input 64\n)", layers,
-             R"(avgpool 1\nlinear fc out classes\n",)",
-             R"("mean":"[0.485,0.456,0.406]","std":"[0.229,0.224,0.225]","size":"64","classes":)",
-             std::quoted("[" + classes + "]"));
+        text(R"({"__metadata__":{"model":"mini","model_text":"input 64\n)", layers,
+             R"(avgpool 1\nlinear fc out classes\n","size":"64","mean":"[0.485,0.456,0.406]",)",
+             R"("std":"[0.229,0.224,0.225]","classes":)", std::quoted("[" + classes + "]"), '}');
     const std::string folder = text(run, "/step-", std::setw(8), std::setfill('0'), steps);
     std::filesystem::create_directories(folder + ".writing");
     reorder_filters(net, false);
     for (const std::string file : {"model", "optim"}) {
-        std::string header = text(R"({"__metadata__":{)", file == "model" ? card : "", '}'),
-                    numbers;
-        for (const Stored& one : contents(net, steps, file)) {
-            const size_t end = numbers.size() + one.bytes;
-            header += text(',', std::quoted(one.name), ":{", one.type, R"(,"data_offsets":[)",
+        std::string header = card, numbers;
+        for_each_tensor(net, steps, file, [&](auto name, auto type, void* data, size_t bytes) {
+            const size_t end = numbers.size() + bytes;
+            header += text(',', std::quoted(name), ":{", type, R"(,"data_offsets":[)",
                            numbers.size(), ',', end, "]}");
-            numbers.append(static_cast<char*>(one.data), one.bytes);
-        }
+            numbers.append(static_cast<char*>(data), bytes);
+        });
         header += '}';
         const uint64_t length = header.size();
         std::ofstream out(folder + ".writing/" + file + ".safetensors", std::ios::binary);
@@ -900,8 +792,8 @@ void save(const std::string& run, Network& net, const DataSet& data, int64_t ste
     std::filesystem::rename(folder + ".writing", folder);  // a crash leaves no half checkpoint
 }
 
-// Reads a checkpoint of this program or of ./trainer. Returns the number of steps done. This is no
-// parser: it searches the header for the name of a tensor, and from there for its offsets.
+// Reads a checkpoint, of ./trainer too: searches the header for each name, and from there for its
+// offsets. Returns the number of steps done.
 int64_t load(const std::string& folder, Network& net) {
     int64_t steps = 0;
     for (const std::string file : {"model", "optim"}) {
@@ -910,34 +802,29 @@ int64_t load(const std::string& folder, Network& net) {
         const std::string all(std::istreambuf_iterator<char>(in), {});
         uint64_t length = 0, begin = 0, end = 0;
         if (all.size() > 8) std::memcpy(&length, all.data(), 8);
-        for (const Stored& one : contents(net, steps, file)) {
-            const size_t at = all.find(key, all.find(text(std::quoted(one.name), ":{")));
+        for_each_tensor(net, steps, file, [&](auto name, auto, void* data, size_t bytes) {
+            const size_t at = all.find(key, all.find(text(std::quoted(name), ":{")));
             if (at < all.size()) std::sscanf(&all[at + key.size()], "%lu,%lu", &begin, &end);
-            if (at > all.size() || end - begin != one.bytes || all.size() < 8 + length + end)
-                fail("--resume: ", path, " has no ", one.name, " of ", one.bytes, " bytes");
-            all.copy(static_cast<char*>(one.data), one.bytes, 8 + length + begin);
-        }
+            if (at > all.size() || end - begin != bytes || all.size() < 8 + length + end)
+                fail("--resume: ", path, " has no ", name, " of ", bytes, " bytes");
+            all.copy(static_cast<char*>(data), bytes, 8 + length + begin);
+        });
     }
     reorder_filters(net, true);
     return steps;
 }
 
 // ---- 9. The training loop -----------------------------------------------------------------------
-
-using Clock = std::chrono::steady_clock;
-double ms(Clock::duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
-
 void train(std::map<std::string, std::string>& options) {
     const auto number = [&](const char* name) { return std::atof(options[name].c_str()); };
     const int rank = int(number("--rank")), world = int(number("--world"));
     Job job{int64_t(number("--batch")), int64_t(number("--epochs")), number("--lr"),
             uint64_t(number("--seed"))};
-    if (rank < 0 || rank >= world || job.batch < 1)
-        fail("--rank must be below --world, --batch above 0");
+    if (rank < 0 || rank >= world || job.batch < 1) fail("--rank must be less than --world");
     const DataSet data = open_folder(options["--data"]);
     const int64_t photos = int64_t(data.photos.size());
     std::string names;
-    for (const Photo& photo : data.photos) names += photo.path.substr(options["--data"].size());
+    for (const auto& [path, label] : data.photos) names += path.substr(options["--data"].size());
     Ring ring(options["--coord"], {rank, world, hash(names), 0, 0, job}, job);
     Network net(int(data.classes.size()), job.seed);
 
@@ -952,7 +839,6 @@ void train(std::map<std::string, std::string>& options) {
 
     const int64_t per_epoch = (photos + job.batch - 1) / job.batch, steps = job.epochs * per_epoch;
     for (int64_t step = int64_t(done); step < steps; ++step) {
-        const auto start = Clock::now();
         const uint32_t epoch = uint32_t(step / per_epoch);
         const int64_t before = step % per_epoch * job.batch;  // photos of this epoch
         const int64_t count = std::min(job.batch, photos - before);
@@ -961,40 +847,36 @@ void train(std::map<std::string, std::string>& options) {
         Tensor x{N, kSide, kSide, 3};
         std::vector<int> labels;
         for (int n = 0; n < N; ++n) {
-            const uint64_t place = uint64_t(before + begin + n);
-            const uint64_t photo = photo_at(place, uint64_t(photos), job.seed, epoch);
-            const Image part = random_crop(decode(data.photos[photo].path), job.seed, epoch, photo);
+            const uint64_t photo = photo_at(before + begin + n, photos, job.seed, epoch);
+            const auto& [path, label] = data.photos[photo];
+            const Tensor part = random_crop(decode(path), job.seed, epoch, photo);
             const bool flip = Random(job.seed, epoch, photo, kFlip).uniform() < 0.5f;
-            to_floats(resize(part, kSide, kSide), flip, x.at(n, 0, 0));
-            labels.push_back(data.photos[photo].label);
+            to_input(resize(part, kSide, kSide), flip, x.at(n, 0, 0));
+            labels.push_back(label);
         }
 
         std::ranges::fill(net.gradients, 0.0f);
         const Tensor y = net.forward(std::move(x));
         const Tensor dy = softmax_cross_entropy(y, labels, net.sums());
         net.backward(dy, [&](std::span<float> bucket) { ring.start_sum(bucket); });
-        const auto computed = Clock::now();
+        const auto computed = std::chrono::steady_clock::now();
         ring.wait();
-        const auto summed = Clock::now();
-        update(net, float(learning_rate(job.lr, double(step), double(per_epoch), double(steps))));
-
+        const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - computed;
+        update(net, float(job.lr));
         const float images = net.sums()[2], loss = net.sums()[0] / images;
         if (!std::isfinite(loss)) fail("step ", step + 1, ": the loss is not finite; lower --lr");
         if (rank > 0) continue;
-        std::printf("epoch %u  step %ld/%ld  loss %.6f  right %.0f %%  %.0f ms, ring %.1f ms\n",
-                    epoch + 1, step + 1, steps, loss, 100 * net.sums()[1] / images,
-                    ms(Clock::now() - start), ms(summed - computed));
+        std::printf("epoch %u  step %ld/%ld  loss %.6f  right %.0f %%  ring %.1f ms\n", epoch + 1,
+                    step + 1, steps, loss, 100 * net.sums()[1] / images, 1e3 * waited.count());
         std::fflush(stdout);
         if ((step + 1) % per_epoch == 0) save(options["--out"], net, data, step + 1);
     }
 }
 
-// What is missing here. If a rank dies, its neighbours fail in exchange(), then theirs, and the job
-// ends; --resume starts it again. In ./trainer the other ranks agree on who is left, form a new
-// ring and do the step again, and the dead rank may come back (net/elastic.md). There is no
-// validation: `trainer eval --from runs/mini/step-…` does it. The rest is speed, and README.md
-// lists what it takes and what it gains: products in blocks instead of loops, all cores, photos
-// decoded ahead, GPUs.
+// If a rank dies here, its neighbours fail in exchange(), then theirs, and the job ends; --resume
+// starts it again. In ./trainer the others agree on who is left, form a new ring and repeat the
+// step, and the dead rank may come back (net/elastic.md). ./trainer also validates its model; here
+// `trainer eval --from runs/mini/step-…` does. The rest is speed: README.md has the list.
 
 }  // namespace mini
 
