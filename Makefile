@@ -195,7 +195,7 @@ $(STATIC)/trainer: $(MAIN_OBJ) $(LIB_CPP) $(if $(filter 1,$(STATIC_CUDA)),$(GPU_
 	$(Q)$(STATIC_LINK)
 
 # Under qemu the emulator of CUDA does not run: its tests are left out, and those that start programs.
-NOT_ON_ARM64 := simt mma gemm_ladder graph tensor_cores bench_kernels moments mixed bf16 cublas \
+NOT_ON_ARM64 := mini simt mma gemm_ladder graph tensor_cores bench_kernels moments mixed bf16 cublas \
                 program netns shard_modes
 arm64:
 	tools/deps.sh qemu-user-static
