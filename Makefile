@@ -126,7 +126,7 @@ TEST_SRC := $(if $(TESTS),tests/main.cpp tests/call_hooks.cpp $(TESTS:%=tests/te
 TEST_UNITS := t p s m ef r ab c l gh ijk no d uvwxyz
 TEST_UNIT  := $(if $(TESTS)$(filter 0,$(UNITY)),$(TEST_SRC),tests/main.cpp tests/call_hooks.cpp $(TEST_UNITS:%=tests/unit-%.cpp))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_UNIT)) \
-            $(if $(TSAN),,$(patsubst %,$(SIMT)/%.o,$(wildcard tests/*.cu)) $(SIMT)/tools/gemm_ladder.cu.o) \
+            $(if $(TSAN),,$(patsubst %,$(SIMT)/%.o,$(wildcard tests/*.cu)) $(SIMT)/tools/gemm_ladder.cu.o $(SIMT)/src/mini/mini.cu.o) \
             $(if $(filter 1,$(CUDA)),$(addprefix $(GPU)/,tests/mma_kernels.cu.o tools/gemm_ladder.cu.o))
 LADDER_OBJ := $(BUILD)/tools/gemm_ladder_main.cpp.o $(SIMT)/tools/gemm_ladder.cu.o \
               $(if $(filter 1,$(CUDA)),$(GPU)/tools/gemm_ladder.cu.o)

@@ -12,6 +12,26 @@
 #include "src/mini/mini.cpp"
 #undef main
 
+// src/mini/mini.cu, as the emulator runs it.
+namespace mini::gpu {
+struct Shape {
+    int N, H, W, C;
+};
+Floats conv2d(const Floats& x, Shape s, const Floats& filters, int K);
+Floats conv2d_grad(const Floats& x, Shape s, const Floats& filters, const Floats& dy, int K,
+                   Floats& dfilters);
+Floats batch_norm(const Floats& x, Shape s, const Floats& gamma, const Floats& beta,
+                  Floats& moments, Floats& variances);
+Floats batch_norm_grad(const Floats& x, Shape s, const Floats& gamma, const Floats& moments,
+                       const Floats& dy, Floats& dgamma, Floats& dbeta);
+Floats relu_max_pool(const Floats& x, Shape s, std::vector<int>& winners);
+Floats relu_max_pool_grad(const Floats& y, const Floats& dy, const std::vector<int>& winners);
+Floats linear(const Floats& x, Shape s, const Floats& weights, const Floats& bias, int K);
+Floats softmax_cross_entropy(const Floats& x, const std::vector<int>& labels, int K,
+                             Floats& losses);
+void update(Floats& w, Floats& v, const Floats& g, float images, float lr, float decay);
+}  // namespace mini::gpu
+
 using namespace convoy;
 
 namespace {
@@ -202,8 +222,80 @@ TEST_CASE("mini: the update is that of SGD with momentum and weight decay") {
     }
 }
 
-TEST_CASE(
-    "mini: 20 steps have the losses of the trainer, which reads its checkpoint and vice versa") {
+TEST_CASE("mini: the CUDA kernels compute what mini.cpp computes, on the emulator") {
+    using mini::Floats;
+    namespace gpu = mini::gpu;
+    const int N = 3, H = 6, W = 10, C = 5, K = 7;
+    const gpu::Shape s{N, H, W, C};
+    const mini::Tensor x = random_tensor(N, H, W, C, 1);
+    const double tolerance = sum_tolerance(N * H * W * 9, 4);
+    SUBCASE("convolution") {
+        const Floats w = random_floats(K * 9 * C, 2);
+        const mini::Tensor dy = random_tensor(N, H, W, K, 3);
+        CHECK_CLOSE(gpu::conv2d(x.floats, s, w, K), mini::conv2d(x, w.data(), K).floats, tolerance);
+        Floats dw(w.size(), 1), want(w.size(), 1);
+        const mini::Tensor dx = mini::conv2d_grad(x, w.data(), dy, want.data());
+        CHECK_CLOSE(gpu::conv2d_grad(x.floats, s, w, dy.floats, K, dw), dx.floats, tolerance);
+        CHECK_CLOSE(dw, want, tolerance);
+    }
+    SUBCASE("batch norm") {
+        const Floats gamma = random_floats(C, 4), beta = random_floats(C, 5);
+        const mini::Tensor dy = random_tensor(N, H, W, C, 6);
+        mini::Tensor both;
+        Floats means(C), spreads(C), moments, variances, dgamma(C, 1), dbeta(C, 1);
+        Floats want_dgamma(C, 1), want_dbeta(C, 1);
+        const mini::Tensor y =
+            mini::batch_norm(x, gamma.data(), beta.data(), both, means.data(), spreads.data());
+        CHECK_CLOSE(gpu::batch_norm(x.floats, s, gamma, beta, moments, variances), y.floats,
+                    tolerance);
+        CHECK_CLOSE(moments, both.floats, tolerance);
+        for (float& one : variances) one *= N;
+        CHECK_CLOSE(variances, spreads, tolerance);
+        const mini::Tensor dx =
+            mini::batch_norm_grad(x, gamma.data(), both, dy, want_dgamma.data(), want_dbeta.data());
+        CHECK_CLOSE(gpu::batch_norm_grad(x.floats, s, gamma, moments, dy.floats, dgamma, dbeta),
+                    dx.floats, tolerance);
+        CHECK_CLOSE(dgamma, want_dgamma, tolerance);
+        CHECK_CLOSE(dbeta, want_dbeta, tolerance);
+    }
+    SUBCASE("relu and max pool") {
+        mini::Tensor z = x;
+        mini::relu(z);
+        std::vector<size_t> winners;
+        std::vector<int> places;
+        const mini::Tensor y = mini::max_pool(z, winners), dy = random_tensor(N, 3, 5, C, 7);
+        mini::Tensor dx = mini::max_pool_grad(z, winners, dy);
+        mini::relu_grad(z, dx);
+        CHECK(gpu::relu_max_pool(x.floats, s, places) == y.floats);
+        CHECK(gpu::relu_max_pool_grad(y.floats, dy.floats, places) == dx.floats);
+    }
+    SUBCASE("linear and loss") {
+        const Floats w = random_floats(K * C, 8), b = random_floats(K, 9);
+        const mini::Tensor y = mini::linear(x, w.data(), b.data(), K);
+        CHECK_CLOSE(gpu::linear(x.floats, s, w, b, K), y.floats, tolerance);
+        const std::vector<int> labels = {6, 0, 3};
+        Floats losses;
+        float sums[3] = {};
+        const mini::Tensor dx = mini::softmax_cross_entropy(y, labels, sums);
+        CHECK_CLOSE(gpu::softmax_cross_entropy(y.floats, labels, K, losses), dx.floats, 1e-6);
+        CHECK(losses[0] + losses[1] + losses[2] == doctest::Approx(sums[0]));
+    }
+    SUBCASE("update") {
+        mini::Network net(2, 1);
+        const mini::Param& p = net.blocks[1].conv;
+        net.gradients = random_floats(net.gradients.size(), 10);
+        net.velocities = random_floats(net.velocities.size(), 11);
+        net.sums()[2] = 4;
+        const auto part = [&](Floats& all) { return Floats(&all[p.at], &all[p.at] + p.size()); };
+        Floats w = part(net.weights), v = part(net.velocities);
+        gpu::update(w, v, part(net.gradients), 4, 0.1f, 0.0005f);
+        mini::update(net, 0.1f);
+        CHECK_CLOSE(w, part(net.weights), 1e-6);
+        CHECK_CLOSE(v, part(net.velocities), 1e-6);
+    }
+}
+
+TEST_CASE("mini: 20 steps have the losses of the trainer; each reads the other's checkpoint") {
     if (!std::filesystem::exists(mini_path())) {
         MESSAGE("left out, as there is no mini beside these tests: make mini");
         return;
