@@ -125,10 +125,10 @@ DataSet open_folder(const std::string& folder) {
     return data;
 }
 
-// The number of the photo at place i of an epoch. No list is shuffled: a place is a field of a
-// grid, and moves eight times:      row += random(column),      column += random(row),      … Each
+// The number of the photo at place i of an epoch. No list is shuffled. Instead, a place is a field
+// of a grid, and moves eight times: row += random(column), column += random(row), and so on. Each
 // addition could be undone, because what it adds depends on the other coordinate only. So two
-// places never end at the same photo. A place that ends in the grid's unused rest moves on.
+// places never end at the same photo. A place that ends in the unused rest of the grid moves on.
 uint64_t photo_at(uint64_t i, uint64_t n, uint64_t seed, uint32_t epoch) {
     const uint64_t key = Random(seed, epoch, 0, kOrder).bits64();
     const uint64_t rows = uint64_t(std::ceil(std::sqrt(double(n))));
@@ -219,21 +219,22 @@ Tensor random_crop(const Tensor& from, uint64_t seed, uint32_t epoch, uint64_t p
     return part;
 }
 
-// Resizes each row to W pixels, and makes it a column. An output pixel is a weighted mean of the
+// Resizes each row (or each column) to `size` pixels. An output pixel is a weighted mean of the
 // input pixels around its centre. The weights form a triangle, so that each input pixel counts:
 //
-//     input      .   .   .   .   .   .   .        scale = from.W / W = 3
+//     input      .   .   .   .   .   .   .        scale = input / output pixels = 3
 //     weights        ▂   ▅   █   ▅   ▂            1 - distance / scale, divided by their sum
 //     output                 .
 //
 // As in Pillow, weights are whole multiples of 2^-22, so every machine gets the same pixels.
-Tensor resize_rows(const Tensor& from, int W) {
-    const double scale = double(from.W) / W, reach = std::max(1.0, scale);
-    Tensor to{1, W, from.H, 3};
-    for (int w = 0; w < W; ++w) {
-        const double centre = (w + 0.5) * scale;
+Tensor resized(const Tensor& from, int size, bool rows) {
+    const int length = rows ? from.W : from.H, lines = rows ? from.H : from.W;
+    const double scale = double(length) / size, reach = std::max(1.0, scale);
+    Tensor to{1, rows ? lines : size, rows ? size : lines, 3};
+    for (int place = 0; place < size; ++place) {
+        const double centre = (place + 0.5) * scale;
         const int begin = std::max(int(centre - reach + 0.5), 0);
-        const int end = std::min(int(centre + reach + 0.5), from.W);
+        const int end = std::min(int(centre + reach + 0.5), length);
         const auto triangle = [&](int i) {
             return std::max(0.0, 1 - std::abs((i - centre + 0.5) * (1 / reach)));
         };
@@ -242,19 +243,18 @@ Tensor resize_rows(const Tensor& from, int W) {
         std::vector<uint32_t> weights;
         for (int i = begin; i < end; ++i)
             weights.push_back(uint32_t(0.5 + triangle(i) / sum * (1 << 22)));
-        for (int h = 0; h < from.H; ++h)
+        for (int line = 0; line < lines; ++line)
             for (int c = 0; c < 3; ++c) {
                 uint32_t total = 1 << 21;  // one half, so that the shift below rounds
                 for (int i = begin; i < end; ++i)
-                    total += uint32_t(from.at(0, h, i)[c]) * weights[i - begin];
-                to.at(0, w, h)[c] = float(std::min(total >> 22, 255u));
+                    total += weights[i - begin] *
+                             uint32_t(rows ? from.at(0, line, i)[c] : from.at(0, i, line)[c]);
+                (rows ? to.at(0, line, place) : to.at(0, place, line))[c] =
+                    float(std::min(total >> 22, 255u));
             }
     }
     return to;
 }
-
-// The second pass resizes the columns, and transposes back.
-Tensor resize(const Tensor& from, int H, int W) { return resize_rows(resize_rows(from, W), H); }
 
 // Each colour gets about mean 0 and deviation 1; the constants are those of ImageNet's photos.
 void to_input(const Tensor& image, bool flip, float* x) {
@@ -320,12 +320,12 @@ Tensor conv2d_grad(const Tensor& x, const float* filters, const Tensor& dy, floa
 // Batch norm gives each channel mean 0 and variance 1 over the M pixels of all images of a rank,
 // and then a scale gamma and an offset beta, which are learned:
 //     x̂ = (x - mean) · rstd        rstd = 1 / √(variance + 0.00001)        y = gamma · x̂ + beta
-// A single photo is classified with averages of many means and variances (chapter 8): of their
-// sums.
+// Mean and rstd stay in `moments` for the gradient. Mean and variance are added to sums over
+// images, whose averages (chapter 8) take their place when a single photo is classified.
 Tensor batch_norm(const Tensor& x, const float* gamma, const float* beta, Tensor& moments,
                   float* mean_sums, float* variance_sums) {
     Tensor y{x.N, x.H, x.W, x.C};
-    moments = {2, 1, 1, x.C};                                     // mean and rstd, for the gradient
+    moments = {2, 1, 1, x.C};
     const int pixels = x.N * x.H * x.W, M = std::max(pixels, 1);  // a share may be empty
     for (int c = 0; c < x.C; ++c) {
         double sum = 0, squares = 0;
@@ -457,7 +457,7 @@ Tensor softmax_cross_entropy(const Tensor& x, const std::vector<int>& labels, fl
 // the back to the front. So the ring can add each bucket while the next one is computed:
 //
 //     main thread       forward | fc       | block 5 | block 4 |   …   | block 1 | wait | update
-//     network thread            | bucket 0 | 1       | 2       |   …   | 5       | 6    |
+//     other threads             | bucket 0 | 1       | 2       |   …   | 5       | 6    |
 struct Param {
     std::string name;
     int K, taps, C;  // taps: 9 for a filter of 3 x 3, else 1. A vector has C = 1
@@ -607,7 +607,9 @@ void meet(asio::io_context& io, const std::string& coord, Message self, tcp::soc
     Message next;
     if (self.rank > 0) {
         asio::write(to_first, asio::buffer(&self, sizeof self));
-        asio::read(to_first, asio::buffer(&next, sizeof next));
+        asio::error_code error;
+        asio::read(to_first, asio::buffer(&next, sizeof next), error);
+        if (error) fail("rank 0 has refused this rank, or ended: it says why");
     } else {
         std::map<int, Message> messages = {{0, self}};
         std::map<int, tcp::socket> sockets;
@@ -776,10 +778,9 @@ void save(const std::string& run, Network& net, const DataSet& data, int64_t ste
     for (const std::string file : {"model", "optim"}) {
         std::string header = card, numbers;
         for_each_tensor(net, steps, file, [&](auto name, auto type, void* data, size_t bytes) {
-            const size_t end = numbers.size() + bytes;
-            header += text(',', std::quoted(name), ":{", type, R"(,"data_offsets":[)",
-                           numbers.size(), ',', end, "]}");
             numbers.append(static_cast<char*>(data), bytes);
+            header += text(',', std::quoted(name), ":{", type, R"(,"data_offsets":[)",
+                           numbers.size() - bytes, ',', numbers.size(), "]}");
         });
         header += '}';
         const uint64_t length = header.size();
@@ -851,7 +852,7 @@ void train(std::map<std::string, std::string>& options) {
             const auto& [path, label] = data.photos[photo];
             const Tensor part = random_crop(decode(path), job.seed, epoch, photo);
             const bool flip = Random(job.seed, epoch, photo, kFlip).uniform() < 0.5f;
-            to_input(resize(part, kSide, kSide), flip, x.at(n, 0, 0));
+            to_input(resized(resized(part, kSide, true), kSide, false), flip, x.at(n, 0, 0));
             labels.push_back(label);
         }
 
@@ -894,5 +895,5 @@ int main(int argc, char** argv) try {
     return 0;
 } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
-    std::_Exit(1);  // the network thread may be waiting for a neighbour
+    std::_Exit(1);  // another thread may be waiting for a neighbour
 }
