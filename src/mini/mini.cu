@@ -3,8 +3,7 @@
 // A GPU runs thousands of threads. A kernel is what one thread does, so the outer loops of mini.cpp
 // become the number of a thread:
 //
-//     for n, h, w, k:  y[n,h,w,k] = Σ …      ──►      thread i = ((n·H + h)·W + w)·K + k:  y[i] = Σ
-//     …
+//     for n, h, w, k:  y[n,h,w,k] = Σ …     ──►     thread i = ((n·H + h)·W + w)·K + k:  y[i] = Σ …
 //
 // Every kernel here gathers: a thread computes one number of the output, and nobody else writes it.
 // So no two threads write the same place, and sums have a fixed order. Only batch norm needs
@@ -12,10 +11,10 @@
 // threads of a warp read memory that lies side by side.
 //
 // These kernels read each number from memory again and again. tools/gemm_ladder.cu shows in six
-// steps how the products become fast. tests/test_mini.cpp compares each function with that of
-// mini.cpp.
-#ifndef __CUDACC__                  // g++ compiles this file for the project's emulator of CUDA
-#include "kernels/simt/emulator.h"  // (kernels/simt), which runs the kernels on the CPU
+// steps how products become fast. tests/test_mini.cpp compares each function with that of mini.cpp,
+// on the emulator: without nvcc, g++ compiles this file for the CPU.
+#ifndef __CUDACC__
+#include "kernels/simt/emulator.h"
 #include "kernels/simt/runtime.h"
 using namespace convoy::simt;
 #endif
@@ -31,7 +30,6 @@ using Floats = std::vector<float>;
 
 struct Shape {  // as of a Tensor in mini.cpp
     int N, H, W, C;
-    size_t size() const { return size_t(N) * H * W * C; }
 };
 
 void check(cudaError_t error) {
