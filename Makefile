@@ -2,6 +2,7 @@
 # make demo           two ranks train shapes         make bench     the speed tables
 # make trainer-simt   … with the CUDA emulator       make layers    check the include rules
 # make gemm_ladder    the GPU product in six steps   make lines     count lines against the budget
+# make mini           ./mini, the trainer in one file to read: src/mini/mini.cpp
 # make deps           install what is missing (apt)  make format    clang-format in place
 # make static         ./trainer-static, which needs no library; with CUDA=1 glibc and the driver
 # make install        PREFIX=/usr/local DESTDIR=     make deb       a Debian package in build/
@@ -82,7 +83,7 @@ ifdef TSAN
 endif
 
 LIB_SRC := $(wildcard kernels/*.cpp kernels/cpu/*.cpp net/*/*.cpp data/*.cpp) \
-           $(filter-out src/cli/main.cpp,$(wildcard src/*/*.cpp src/*/*/*.cpp))
+           $(filter-out src/cli/main.cpp src/mini/mini.cpp,$(wildcard src/*/*.cpp src/*/*/*.cpp))
 ifneq ($(MACHINE),x86_64)
   LIB_SRC := $(filter-out %_avx512.cpp %_avx512_bf16.cpp,$(LIB_SRC))
 endif
@@ -98,7 +99,7 @@ src/run_HOLDS   := src/checkpoint src/job src/page src/run
 src/cli_HOLDS   := src/plan src/report src/bench src/cli
 FOLDERS    := net src/run src/cli data src/train src/base kernels/cpu kernels/simt
 in_folder   = $(filter-out $(SINGLE),$(filter $(addsuffix /%,$(or $($1_HOLDS),$1)),$2))
-ifneq ($(sort $(patsubst %/,%,$(wildcard src/*/))),$(sort $(foreach f,$(filter src/%,$(FOLDERS)),$(or $($f_HOLDS),$f))))
+ifneq ($(sort $(filter-out src/mini,$(patsubst %/,%,$(wildcard src/*/)))),$(sort $(foreach f,$(filter src/%,$(FOLDERS)),$(or $($f_HOLDS),$f))))
   $(error a folder of src is in no unit: add it to one of the lists above)
 endif
 # units(FILES): the units and single files that hold these sources.
@@ -126,7 +127,7 @@ TEST_SRC := $(if $(TESTS),tests/main.cpp tests/call_hooks.cpp $(TESTS:%=tests/te
 TEST_UNITS := t p s m ef r ab c l gh ijk no d uvwxyz
 TEST_UNIT  := $(if $(TESTS)$(filter 0,$(UNITY)),$(TEST_SRC),tests/main.cpp tests/call_hooks.cpp $(TEST_UNITS:%=tests/unit-%.cpp))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_UNIT)) \
-            $(if $(TSAN),,$(patsubst %,$(SIMT)/%.o,$(wildcard tests/*.cu)) $(SIMT)/tests/lab/gemm_ladder.cu.o) \
+            $(if $(TSAN),,$(patsubst %,$(SIMT)/%.o,$(wildcard tests/*.cu)) $(SIMT)/tests/lab/gemm_ladder.cu.o $(SIMT)/src/mini/mini.cu.o) \
             $(if $(filter 1,$(CUDA)),$(addprefix $(GPU)/,tests/mma_kernels.cu.o tests/lab/gemm_ladder.cu.o))
 LADDER_OBJ := $(BUILD)/tests/lab/gemm_ladder_main.cpp.o $(SIMT)/tests/lab/gemm_ladder.cu.o \
               $(if $(filter 1,$(CUDA)),$(GPU)/tests/lab/gemm_ladder.cu.o)
@@ -135,8 +136,9 @@ all: trainer
 trainer: $(BUILD)/trainer
 trainer-simt: $(BUILD)/trainer-simt
 gemm_ladder: $(BUILD)/gemm_ladder
+mini: $(BUILD)/mini
 spectrograms: $(BUILD)/spectrograms
-trainer trainer-simt gemm_ladder spectrograms: FORCE
+trainer trainer-simt gemm_ladder spectrograms mini: FORCE
 	@cmp -s $(BUILD)/$@ $@ || cp -f $(BUILD)/$@ $@
 FORCE:
 # What a binary has (kernels/backend.cpp) is what is linked into it. A file named after the choice
@@ -153,6 +155,12 @@ $(BUILD)/trainer: $(MAIN_OBJ) $(LIB_OBJ) $(CHOICE)
 	$(if $(and $(NVCC),$(filter 0,$(CUDA))),@echo "No GPU here: built without CUDA kernels (make CUDA=1 adds them)")
 $(BUILD)/trainer-simt: $(MAIN_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(CHOICE)
 $(BUILD)/run_tests: $(TEST_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(CHOICE)
+# The whole idea in one file, which needs no unit. Sums of products in any order: only so are they vectors.
+MINIFLAGS := -O2 -fvect-cost-model=dynamic -ffp-contract=off -fassociative-math -fno-signed-zeros \
+             -fno-trapping-math -fno-math-errno
+$(BUILD)/mini: src/mini/mini.cpp Makefile | $(READY)
+	$(call say,CXX)
+	$(Q)$(CXX) $(CXXFLAGS) $(MINIFLAGS) -DASIO_STANDALONE $< -o $@ -ljpeg -lpthread
 # Sound to images; the trainer needs neither of its libraries.
 SOUND := $(and $(wildcard /usr/include/sndfile.h),$(wildcard /usr/include/fftw3.h))
 build/sound.ok: tools/deps.sh
@@ -188,7 +196,7 @@ $(STATIC)/trainer: $(MAIN_OBJ) $(LIB_CPP) $(if $(filter 1,$(STATIC_CUDA)),$(GPU_
 	$(Q)$(STATIC_LINK)
 
 # Under qemu the emulator of CUDA does not run: its tests are left out, and those that start programs.
-NOT_ON_ARM64 := simt mma gemm_ladder graph tensor_cores bench_kernels moments mixed bf16 cublas \
+NOT_ON_ARM64 := mini simt mma gemm_ladder graph tensor_cores bench_kernels moments mixed bf16 cublas \
                 program netns shard_modes
 arm64:
 	tools/deps.sh qemu-user-static
@@ -301,7 +309,7 @@ $(GPU)/%.cu.o: $(GPU)/%.cu Makefile | $(READY)
     $(BUILD)/tools/spectrograms.cpp.o $(BUILD)/tools/music.cpp.o)
 
 # The tests of the whole program run the trainer beside them.
-test: $(BUILD)/run_tests $(BUILD)/trainer-simt $(if $(SOUND),$(BUILD)/spectrograms)
+test: $(BUILD)/run_tests $(BUILD)/trainer-simt $(BUILD)/mini $(if $(SOUND),$(BUILD)/spectrograms)
 	$(if $(TSAN),TSAN_OPTIONS=suppressions=$(CURDIR)/tests/tsan.supp) tools/run_tests $<
 # Leaves out each barrier of the CUDA kernels in turn: a test must notice. Takes minutes.
 barriers: $(BUILD)/run_tests
@@ -370,7 +378,7 @@ VERSION = $(shell sed -n 's/.*kVersion = "\(.*\)".*/\1/p' src/cli/version.cpp)
 # kernels know src/base alone, and not each other. Asio, CUDA and the kernels of one backend stay
 # where they are wrapped.
 ROOMS := src/base kernels data net src/config src/model src/train src/checkpoint src/job src/page src/run \
-         src/report src/plan src/bench src/cli tests tools
+         src/report src/plan src/bench src/cli src/mini tests tools
 # What net/ring includes of net/control, which includes nothing of net/ring.
 RING_USES := ids|job_status|join_options|limits|membership|rendezvous|roster|tls|wire
 layers:
@@ -380,10 +388,11 @@ layers:
 	      apart = place[from] > 1 && place[from] < 5 && place[to] != 1 && from != to; \
 	      if (!(to in place) || place[to] > place[from] && from != "tests" || apart) \
 	        { print $$1 ":" $$2 ": " from " may not include " to; bad = 1 } } END { exit bad }'
-	@! grep -rlE '^.include <asio' --include=*.h --include=*.c* src kernels data tests tools
+	@! grep -rlE '^.include <asio' --include=*.h --include=*.c* --exclude-dir=mini src kernels data tests tools
 	@test "$$(grep -rlE '^.include <asio' net)" = net/control/asio.h
 	@! grep -rnE '^.include "net/ring/' net/control
 	@! grep -rnE '^.include "net/control/' net/ring | grep -vE '/($(RING_USES))\.h"'
+	@! grep -nE '^.include "' src/mini/mini.cpp  # no file of the others
 	@! grep -rnE '^.include (<cuda|"kernels/(cuda|simt)/)' --include=*.h --include=*.cpp src net data tools kernels/cpu
 	@! grep -rnE '^.include <cuda' kernels tests | grep -v '^kernels/cuda/cuda.h:'
 	@# The calls that src/README.md lists: each named line holds the function's name.
@@ -412,5 +421,5 @@ lines:
 	          if (all <= $(BUDGET) + $(SLACK)) { print "A change may add up to $(SLACK) lines, so this one passes."; exit } \
 	          print "A change may add up to $(SLACK) lines. This is more, so it fails."; exit 1 }'
 clean:
-	rm -rf build trainer trainer-simt trainer-static* gemm_ladder spectrograms
+	rm -rf build trainer trainer-simt trainer-static* gemm_ladder spectrograms mini
 .PHONY: FORCE all static arm64 gpu-kit test barriers fuzz demo bench deps layers format format-check lines clean install uninstall deb
