@@ -89,10 +89,10 @@ ifneq ($(MACHINE),x86_64)
 endif
 # A compiler spends most of its time on headers. So it gets the files of one folder, or of a few, as one unit: a file
 # that includes them all. Names in anonymous namespaces are therefore unique within a unit. Files named in SINGLE
-# have flags of their own or take long; UNITY=0 compiles every file by itself.
+# have flags or macros of their own or take long; UNITY=0 compiles every file by itself.
 UNITY  ?= 1
 SINGLE := %_avx512.cpp %_avx512_bf16.cpp data/pixel_ops.cpp src/model/start_values.cpp src/page/assets.cpp \
-          src/cli/main.cpp kernels/backend.cpp kernels/cpu/winograd% kernels/cuda/conv2d.cu
+          src/cli/main.cpp kernels/backend.cpp net/control/asio.cpp kernels/cpu/winograd% kernels/cuda/conv2d.cu
 net_HOLDS  := net/control net/ring
 src/train_HOLDS := src/config src/model src/train
 src/run_HOLDS   := src/checkpoint src/job src/page src/run

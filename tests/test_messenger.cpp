@@ -1,4 +1,4 @@
-// test_links.cpp — messages between two ranks, and rings of some of the ranks.
+// test_messenger.cpp — messages between two ranks, and rings of some of the ranks.
 
 #include "tests/fake_rank.h"
 #include "tests/net_support.h"

@@ -1,10 +1,10 @@
 // coordinator.h — gathers the ranks of a job, gives them their numbers, receives their heartbeats,
-// and tells all of them the first cause when one is lost. Gradients do not pass here. elastic.md
-// draws its states.
+// and tells all of them the first cause when one is lost. Gradients never go through it.
+// elastic.md draws its states.
 //
-// It gathers the ranks of a new job by their options (roster.h). After a ring broke, a majority of
-// its ranks decides (regroup.h). If the coordinator's process is lost, the lowest living rank
-// serves the next coordinator, which begins with the last ring.
+// It gathers the ranks of a new job (roster.h). After a ring broke, a majority of its ranks decides
+// (regroup.h). If the coordinator's process is lost, the lowest living rank serves the next
+// coordinator, which begins with the last ring.
 //
 // It is a function of its state, the time and an event; the answer is a list of actions. It holds
 // no socket, timer or thread: coordinator_shell.h has them, and tests play them in virtual time.

@@ -36,7 +36,7 @@ constexpr milliseconds kAllLinks{30'000};
 constexpr milliseconds kVerdict{40'000};
 // The coordinator gives up ranks that do not do their part of forming a ring in this time.
 constexpr milliseconds kFormPatience{60'000};
-// A coordinator ends a job of which no rank answers for this long.
+// A coordinator gives up a job if no rank has answered for this long.
 constexpr milliseconds kLonePatience{600'000};
 // The log says what a new ring waits for after this time, then after twice that time, and so on.
 constexpr milliseconds kTellWait{5'000};
@@ -47,7 +47,7 @@ constexpr milliseconds kFirstProbe{3}, kVisitPause{200}, kProbePause{100};
 constexpr milliseconds kFirstCause{2'000};
 // The last messages of a process, such as LEAVE, have this time to be sent and answered.
 constexpr milliseconds kLastMessages{1'000};
-// Connections of earlier jobs, and those that were refused, are closed after this time.
+// Connections of ranks that were left behind, and of refused ones, are closed after this time.
 constexpr milliseconds kFormerPatience{60'000}, kRefusedPatience{5'000};
 // The stall diagnosis calls a rank silent that has sent no heartbeat for this long.
 constexpr milliseconds kQuiet{3'000};

@@ -24,7 +24,7 @@
 
 namespace convoy {
 
-// Where a rank is on its way into a ring. Whether that ring has ended says JobStatus.
+// Where a rank is on its way into a ring. JobStatus says whether that ring has ended.
 enum class RankState {
     kJoining,     // it asks for the coordinator of the next ring, or waits there for WELCOME
     kConnecting,  // it opens its links

@@ -30,10 +30,10 @@
 //   STATUS      coordinator → rank   text: who is here, who is missing
 //   REFUSE      coordinator → rank   u8 worth trying again, text why, u8 no job has begun there
 //   WELCOME     coordinator → rank   u64 job, i32 rank, i32 world, i32 rank that serves the
-//                                    coordinator, rules, list of peers (text host id,
-//                                    text address, u64 process), list of i32 ring order, text
-//                                    what became of the ring before ("": this is the first), u64
-//                                    that tells this ring from all others
+//                                    coordinator, rules, list of peers (text host id, text
+//                                    address, u64 process), list of i32 ring order, text
+//                                    why the previous ring ended ("": this is the first), u64 that
+//                                    tells this ring from all others
 //   LINK        rank ↔ rank          u64 job, i32 from, i32 to; the acceptor answers the same. Bit
 //                                    31 of the generation: for the ring of a group; bit 30: for
 //                                    MESSAGEs; both only after the ring of all ranks is open
