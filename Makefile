@@ -133,6 +133,7 @@ LADDER_OBJ := $(BUILD)/tests/lab/gemm_ladder_main.cpp.o $(SIMT)/tests/lab/gemm_l
               $(if $(filter 1,$(CUDA)),$(GPU)/tests/lab/gemm_ladder.cu.o)
 
 all: trainer
+objects: $(MAIN_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(TEST_OBJ) $(LADDER_OBJ)
 trainer: $(BUILD)/trainer
 trainer-simt: $(BUILD)/trainer-simt
 gemm_ladder: $(BUILD)/gemm_ladder
@@ -422,4 +423,4 @@ lines:
 	          print "A change may add up to $(SLACK) lines. This is more, so it fails."; exit 1 }'
 clean:
 	rm -rf build trainer trainer-simt trainer-static* gemm_ladder spectrograms mini
-.PHONY: FORCE all static arm64 gpu-kit test barriers fuzz demo bench deps layers format format-check lines clean install uninstall deb
+.PHONY: FORCE all objects static arm64 gpu-kit test barriers fuzz demo bench deps layers format format-check lines clean install uninstall deb

@@ -50,7 +50,7 @@ class TimedBackend final : public OpBackend {
             bool lost = false;
             for (const TraceEntry& entry : track_->copy(lost))
                 if (entry.name == &kTimedOp)
-                    record(rows_[size_t(entry.number)], 1e-9 * double(entry.duration));
+                    note(rows_[size_t(entry.number)], 1e-9 * double(entry.duration));
             sink_ = device_.trace(nullptr, nullptr, nullptr);
         }
         phase_ = Phase::kPass;
@@ -77,13 +77,13 @@ class TimedBackend final : public OpBackend {
         const auto begin = Clock::now();
         run();
         device_.synchronize();
-        record(rows_[at->second], seconds_since(begin));
+        note(rows_[at->second], seconds_since(begin));
     }
 
  private:
     enum class Phase { kPass, kList, kTime };
 
-    void record(OpRow& row, double seconds) {
+    void note(OpRow& row, double seconds) {
         const bool computes = row.op.flops > 0;
         row.seconds.push_back(seconds);
         row.parts.push_back((computes ? row.op.flops : row.op.bytes) / seconds / limits_[computes]);
