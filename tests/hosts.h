@@ -1,5 +1,5 @@
-// hosts.h — virtual hosts (network namespaces, tests/lab/hosts). If they cannot be created (no root, no
-// ip), the test prints a message and is skipped.
+// hosts.h — virtual hosts (network namespaces, tests/lab/hosts). If they cannot be created (no
+// root, no ip), the test prints a message and is skipped.
 #pragma once
 
 #include <fcntl.h>
@@ -59,8 +59,8 @@ class Hosts {
 
  private:
     bool script(const std::string& arguments, const std::string& said = "/dev/null") {
-        return shell(cat("CONVOY_HOSTS=", set_, " tests/lab/hosts ", arguments, " >", said, " 2>&1")) ==
-               0;
+        return shell(cat("CONVOY_HOSTS=", set_, " tests/lab/hosts ", arguments, " >", said,
+                         " 2>&1")) == 0;
     }
     std::string set_;
     bool made_;

@@ -1,9 +1,10 @@
-// Every rung of tests/lab/gemm_ladder.cu on the CUDA emulator or a GPU, against the formula in double.
+// Every rung of tests/lab/gemm_ladder.cu on the CUDA emulator or a GPU, against the formula in
+// double.
 #include "kernels/simt/emulator.h"
 #include "tests/device.h"
+#include "tests/lab/gemm_ladder.h"
 #include "tests/reference.h"
 #include "tests/support.h"
-#include "tests/lab/gemm_ladder.h"
 
 namespace convoy {
 
