@@ -123,9 +123,10 @@ ifdef TSAN
            trainer program
 endif
 TEST_SRC := $(if $(TESTS),tests/main.cpp tests/call_hooks.cpp $(TESTS:%=tests/test_%.cpp),$(filter-out %/kit_main.cpp,$(wildcard tests/*.cpp)))
-# Units of tests by the first letter of their subjects: [ab] holds tests/test_augment.cpp and so on.
+# Units of tests by the first letter of their subjects: [ab] holds tests/test_augment.cpp and so on. test_mini.cpp
+# includes a program that uses Asio in its own way.
 TEST_UNITS := t p s m ef r ab c l gh ijk no d uvwxyz
-TEST_UNIT  := $(if $(TESTS)$(filter 0,$(UNITY)),$(TEST_SRC),tests/main.cpp tests/call_hooks.cpp $(TEST_UNITS:%=tests/unit-%.cpp))
+TEST_UNIT  := $(if $(TESTS)$(filter 0,$(UNITY)),$(TEST_SRC),tests/main.cpp tests/call_hooks.cpp tests/test_mini.cpp $(TEST_UNITS:%=tests/unit-%.cpp))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_UNIT)) \
             $(if $(TSAN),,$(patsubst %,$(SIMT)/%.o,$(wildcard tests/*.cu)) $(SIMT)/tests/lab/gemm_ladder.cu.o $(SIMT)/src/mini/mini.cu.o) \
             $(if $(filter 1,$(CUDA)),$(addprefix $(GPU)/,tests/mma_kernels.cu.o tests/lab/gemm_ladder.cu.o))
@@ -281,7 +282,7 @@ write_unit = @mkdir -p $(@D); printf '\#include "%s"\n' $1 | cmp -s - $@ || prin
 $(BUILD)/%/unit.cpp: FORCE
 	$(call write_unit,$(call in_folder,$*,$(LIB_SRC) $(SIMT_SRC)))
 $(BUILD)/tests/unit-%.cpp: FORCE
-	$(call write_unit,$(wildcard tests/test_[$*]*.cpp))
+	$(call write_unit,$(filter-out tests/test_mini.cpp,$(wildcard tests/test_[$*]*.cpp)))
 $(GPU)/kernels/cuda/unit.cu: FORCE
 	$(call write_unit,$(filter-out $(SINGLE),$(CU_SRC)))
 $(SIMT)/kernels/cuda/unit.cu.cpp: FORCE | $(CU_SRC:%=$(SIMT)/%.cpp)
