@@ -12,7 +12,7 @@
 
 namespace convoy {
 
-static constexpr const char* kVersion = "0.4.0";
+static constexpr const char* kVersion = "0.5.0";
 
 std::string version_text() {
 #if defined(__x86_64__)
