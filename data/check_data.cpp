@@ -95,12 +95,11 @@ void print(const std::string& name, const json& part, const std::vector<std::str
     for (const auto& fault : part["bad"]) fmt::print(out, "bad: {}\n", fault.get<std::string>());
     for (const auto& fault : part["left_out"])
         fmt::print(out, "left out: {}\n", fault.get<std::string>());
-    if (const uint64_t all = part["left_out_of_shards"]; all > part["left_out"].size())
-        fmt::print(out, "left out: {} records in all\n", all);
     if (const LeftOut left_out = part["left_out_by_kind"]; !left_out.empty())
         fmt::print(out, "left out, neither images nor labels: {}\n", left_out_text(left_out));
-    fmt::print(out, "{}: {} images, {} bad\n", name, part["images"].get<int64_t>(),
-               part["bad"].size());
+    const uint64_t left_out = part["left_out_of_shards"];
+    fmt::print(out, "{}: {} images, {} bad{}\n", name, part["images"].get<int64_t>(),
+               part["bad"].size(), left_out > 0 ? cat(", ", left_out, " left out") : "");
     size_t width = 5;
     for (const std::string& one : order) width = std::max(width, one.size());
     fmt::print(out, "  {:{}}  {:>8}  {:>6}\n", "class", width, "images", "bad");

@@ -229,21 +229,32 @@ void compare(Shard& shard, const PackedSet& packed, bool is_check) {
 
 Listing list_shards(const Place& place, const Names& base, const DataOptions& options,
                     const Remote& remote, Log& log) {
-    const std::string folder = split_path(place.shards[0]).first;
-    const PackedSet packed = read_packed(folder, remote);
+    std::map<std::string, PackedSet> packed;  // by folder
+    std::set<bool> parts;                     // of training or not: those that are opened
+    for (const std::string& path : place.shards) {
+        const auto [folder, name] = split_path(path);
+        if (!packed.contains(folder)) packed[folder] = read_packed(folder, remote);
+        if (const auto at = packed[folder].shards.find(name); at != packed[folder].shards.end())
+            parts.insert(at->second.is_train);
+    }
+    const auto [folder, first] = split_path(place.shards[0]);
     Names lost;
-    for (const auto& [name, shard] : packed.shards)
-        if (place.is_whole && !options.part && !fs::exists(within(folder, name)))
+    for (const auto& [name, shard] : packed[folder].shards)
+        if (place.is_whole && !options.part && parts.contains(shard.is_train) &&
+            !fs::exists(within(folder, name)))
             lost.push_back(name);
     if (!lost.empty())
         fail("'", folder, "' lacks ", some_of(lost),
              " of its dataset.json: copy what is missing, or run `trainer pack` again; to "
-             "use the rest, name it: --data '",
-             within(folder, "train-*"), "'");
+             "use the rest, name it: '",
+             within(folder, first.substr(0, first.find_first_of("0123456789"))), "*'");
     auto shards = std::make_shared<std::vector<Shard>>(
         open_shards(place.shards, {options.cache, options.threads, remote, options.stop}, log));
-    for_each_parallel(shards->size(), options.threads,
-                      [&](size_t s) { compare((*shards)[s], packed, options.is_check); });
+    for_each_parallel(shards->size(), options.threads, [&](size_t s) {
+        Shard& shard = (*shards)[s];
+        const auto own = packed.find(split_path(shard.name).first);
+        compare(shard, own == packed.end() ? packed[folder] : own->second, options.is_check);
+    });
     std::set<Label> labels;
     for (Shard& shard : *shards) {
         leave_out_unlabelled(shard.index);
@@ -259,7 +270,7 @@ Listing list_shards(const Place& place, const Names& base, const DataOptions& op
              faults.empty() ? "" : "; the first: " + faults.front().why,
              others.empty() ? "" : "; unread: " + left_out_text(others));
     }
-    return list_labels(place.name, class_names_in(folder, packed), labels, base, options,
+    return list_labels(place.name, class_names_in(folder, packed[folder]), labels, base, options,
                        [shards](const Names& classes, const ClassOf& class_of) {
                            std::vector<std::vector<int32_t>> of_shards;
                            for (const Shard& shard : *shards) {

@@ -380,7 +380,10 @@ void refuse_folder(const std::string& folder, const Names& classes) {
             if (++seen > kMostFiles) break;
             if (!entry.is_regular_file() || is_hidden(entry.path())) continue;
             if (i == 0) ++kinds[kind_of_file(entry.path())];
-            if (what.empty()) what = foreign_format(entry.path().native());
+            try {
+                if (what.empty()) what = foreign_format(entry.path().native());
+            } catch (const Error&) {  // it cannot be read
+            }
         }
     }
     if (hint.empty()) hint = what;

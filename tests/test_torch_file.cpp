@@ -86,6 +86,10 @@ TEST_CASE("torch files: what is no tensor is passed over, and never run") {
 
 TEST_CASE("torch files: damage in a pickle is an error") {
     Reader reader;
+    std::string doubled = "\x80\4X\x64" + std::string(3, '\0') + std::string(100, 'x') + "q";
+    doubled += '\0';
+    for (int i = 0; i < 60; ++i) doubled += std::string("h\0h\0\x93q\0", 7);
+    CHECK(contains(reader.error(torch_file(doubled + ".")), "too long"));
     const auto fails = [&](const std::string& rest, const char* why) {
         CAPTURE(why);
         CHECK(contains(reader.error(torch_file("\x80\x02" + rest)), why));

@@ -10,7 +10,7 @@ namespace {
 
 // The most values, and the most entries on the stack and in the memo. All values together may have
 // 16 times as many members. The largest models have ten thousand tensors of a dozen values each.
-constexpr size_t kMost = 1 << 20;
+constexpr size_t kMost = 1 << 20, kMostPickleText = 64 << 20;
 
 class Machine {
  public:
@@ -52,6 +52,8 @@ class Machine {
     void push(PickleValue value) {
         if (values_.size() == kMost) fail("its pickle has more than ", kMost, " values");
         count(value.items.size());
+        if ((text_bytes_ += value.text.size()) > kMostPickleText)
+            fail("its pickle's texts are too long");
         values_.push_back(std::move(value));
         push(uint32_t(values_.size() - 1));
     }
@@ -201,7 +203,7 @@ class Machine {
     std::vector<PickleValue> values_;
     std::vector<uint32_t> stack_, memo_;  // places in values_
     std::vector<size_t> marks_;           // heights of the stack
-    size_t memoized_ = 0, items_ = 0;
+    size_t memoized_ = 0, items_ = 0, text_bytes_ = 0;
 };
 
 }  // namespace

@@ -198,8 +198,10 @@ Views wanted_of(const Pickle& pickle, SafeTensors& content) {
          {"state_dict", "model", "model_state_dict", "net", "ema", "weights", "model_ema"})
         for (size_t i = 0;
              root.kind == PickleValue::kDict && views.empty() && i + 1 < root.items.size(); i += 2)
-            if (pickle.at(root.items[i]).text == usual)
+            if (pickle.at(root.items[i]).text == usual) {
                 views = tensors_of(pickle.at(root.items[i + 1]), pickle, content.left_out);
+                break;  // a file may repeat the name a million times
+            }
     if (views.empty()) views = tensors_of(root, pickle, content.left_out);
     if (views.empty())
         fail(

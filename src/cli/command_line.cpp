@@ -75,7 +75,7 @@ static void refuse_unknown_variables(const Environment& environment) {
         std::string upper = name;
         for (char& letter : upper) letter = char(std::toupper(uint8_t(letter)));
         if (!upper.starts_with("CONVOY_") || upper.starts_with("CONVOY_TEST_") || value.empty() ||
-            std::ranges::count(names, name) > 0 || value.starts_with("tcp://") ||
+            std::ranges::count(names, name) > 0 || value.find("://") != value.npos ||
             name.find("_SERVICE_") != name.npos || name.find("_PORT_") != name.npos)
             continue;
         const std::string near = nearest(upper, names);
@@ -167,6 +167,9 @@ CommandLine parse_command_line(const std::vector<std::string>& words,
     if (texts.contains("settings")) take("settings", texts["settings"]);
     if (!line.config.settings.empty()) settings = read_settings(line.config.settings);
     for (const auto& [name, text] : texts) take(name, text);
+    if (line.given.contains("data") && line.given.contains("generated"))
+        fail(line.given["data"], " does not go with ", line.given["generated"], " ",
+             line.config.generated, ": each is the training set");
     if (environment.contains("CONVOY_TOKEN")) line.config.token = environment.at("CONVOY_TOKEN");
     // Crops would cut off the generated shapes.
     if (!line.given.contains("augment") && line.config.data.empty())

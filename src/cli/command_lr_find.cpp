@@ -7,7 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include <unistd.h>
+#include <stdlib.h>
 
 #include "src/base/check.h"
 #include "src/base/terminal.h"
@@ -124,7 +124,11 @@ int command_lr_find(const CommandLine& given, Log& log, const Stop& stop) {
     config.log_every = 1, config.save_every = 0, config.val_split = 0;
     const bool reports = config.rank == 0 || config.coord.empty(), keeps = !config.out.empty();
     namespace fs = std::filesystem;
-    if (!keeps) config.out = fs::temp_directory_path() / cat("convoy-lr-", getpid());
+    if (!keeps) {
+        config.out = fs::temp_directory_path() / "convoy-lr-XXXXXX";
+        if (!mkdtemp(config.out.data()))
+            fail("no folder can be made in ", fs::temp_directory_path().native());
+    }
     const std::shared_ptr<void> end(nullptr, [&](void*) {
         std::error_code none;
         if (!keeps) fs::remove_all(config.out, none);

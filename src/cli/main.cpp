@@ -27,9 +27,9 @@ constexpr int kNotices[] = {SIGHUP, SIGUSR1, SIGXCPU};
 static bool is_notice(int number) { return std::ranges::count(kNotices, number) > 0; }
 
 static void on_signal(int number) {
-    const int before = caught;
-    if (is_notice(number) && before) return;
-    if (before && !is_notice(before)) _exit(128 + number);  // the second one ends at once
+    int before = 0;  // threads may get signals at the same time
+    if (caught.compare_exchange_strong(before, number) || is_notice(number)) return;
+    if (!is_notice(before)) _exit(128 + number);  // the second one ends at once
     caught = number;
 }
 

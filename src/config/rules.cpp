@@ -70,7 +70,6 @@ static constexpr Rule kRules[] = {
     {"schedule=range", Needs::kNot, "sync=average|diloco", "it needs a loss of all ranks per step"},
     {"share", Needs::kNot, "shards=mine", "each rank trains the images that it holds"},
     {"init", Needs::kNot, "resume", "each is a source of the weights"},
-    {"data", Needs::kNot, "generated", "each is the training set"},
     {"alone", Needs::kNot, "elastic=off", "a lost rank ends the job"},
     {"min-world", Needs::kNot, "elastic=off", "a lost rank ends the job"},
     {"join", Needs::kAlso, "coord", "the address of the coordinator or of a rank of the job"},

@@ -204,13 +204,19 @@ void compare_data(JobSession& job, const DataSet& data) {
     const auto differs = [&](const JobData& one) {
         return one.train != all[0].train || one.val != all[0].val;
     };
+    const auto others = std::ranges::count_if(all, differs);
+    if (!job.is_newcomer() && 2 * others > std::ssize(all))
+        fail("rank 0 sees other images than most ranks: ", all[0].description,
+             "; names, sizes and classes must be the same on all ranks");
     if (differs(mine) && job.rank() > 0)
-        leave(job, cat("this rank sees other images than rank 0: ", mine.description, " against ",
-                       all[0].description,
-                       "; names, sizes and classes must be the same on all ranks. When they are, "
-                       "restart this rank with --join"));
+        leave(
+            job,
+            cat("this rank sees other images than rank 0: ", mine.description, " against ",
+                all[0].description, "; names, sizes and classes must be the same on all ranks",
+                job.config.elastic == Toggle::kOn ? ". When they are, restart this rank with --join"
+                                                  : ""));
     // Ranks that differ leave the job: then this throws RingBroken, and the others set up again.
-    if (!job.is_newcomer() && std::ranges::any_of(all, differs)) job.communicator().barrier();
+    if (!job.is_newcomer() && others > 0) job.communicator().barrier();
 }
 
 static void open_set(JobSetup& setup) {
@@ -318,7 +324,8 @@ JobSetup set_up_job(JobSession& job) {
     setup.model_text = model.text, setup.classes = model.classes, setup.fresh = model.fresh;
     if (!opens_first) try {
             open_set(setup);
-        } catch (const Error& error) {
+        } catch (const std::exception& error) {
+            if (job.stop()) throw;
             leave(job, error.what());
         }
     setup.order = "feistel " + job.config.shuffle;

@@ -10,7 +10,7 @@
 // threads that work together. Neighbouring threads take neighbouring channels, so that the 32
 // threads of a warp read memory that lies side by side.
 //
-// These kernels read each number from memory again and again. tools/gemm_ladder.cu shows in six
+// These kernels read each number from memory again and again. tests/lab/gemm_ladder.cu shows in six
 // steps how products become fast. tests/test_mini.cpp compares each function with that of mini.cpp,
 // on the emulator: without nvcc, g++ compiles this file for the CPU.
 #ifndef __CUDACC__
