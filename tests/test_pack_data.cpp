@@ -236,6 +236,17 @@ TEST_CASE("pack: shards that are lost, shortened or changed later are noticed") 
                 "val-000000.tar");
     fs::rename(dir / "elsewhere", val);
 
+    // A folder with the part that is needed is whole. Shards of two folders have a dataset.json
+    // each.
+    fs::create_directory(dir / "part");
+    for (const auto& file : fs::directory_iterator(out))
+        if (!file.path().filename().native().starts_with("train-"))
+            fs::copy(file.path(), fs::path(dir / "part") / file.path().filename());
+    CHECK(open(dir / "part").train->damaged() == 0);
+    write_set(dir / "set2", 40);
+    pack(open(dir / "set2", 0), {.out = dir / "out2"});
+    CHECK(open(dir / "out{2,}/train-*").train->damaged() == 0);
+
     // Every image that is not there any more counts, not only the one that was cut.
     put(second, kept.substr(0, kept.size() / 2));
     std::string log;
