@@ -28,8 +28,8 @@ inline std::string trainer_path() {
     return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / name).string();
 }
 
-// A run of the trainer; stdout and stderr go to a file. The destructor kills it if it still runs.
-// Words such as CONVOY_PREFLIGHT=off become variables of its environment.
+// A run of the trainer in the folder; stdout and stderr go to a file. The destructor kills it if it
+// still runs. Words such as CONVOY_PREFLIGHT=off become variables of its environment.
 class Process {
  public:
     Process(const TempDir& folder, const std::string& name, const std::vector<std::string>& words)
@@ -49,7 +49,7 @@ class Process {
             dup2(out, STDERR_FILENO);
             for (std::string& word : all)
                 if (word.starts_with("CONVOY_")) putenv(word.data());
-            execv(argv[0], argv.data());
+            if (chdir(folder.path().c_str()) == 0) execv(argv[0], argv.data());
             _exit(127);
         }
         close(out);

@@ -90,10 +90,7 @@ TEST_CASE("program: a closed standard output does not write into the run's files
 
 TEST_CASE("program: without a word it trains, and its first line says so and names --help") {
     TempDir folder;
-    const auto before = std::filesystem::current_path();
-    std::filesystem::current_path(folder.path());  // the run's folder is made there
     Process process(folder, "bare", {});
-    std::filesystem::current_path(before);
     CHECK(process.wait_for("--help"));
     CHECK(contains(split(process.output(), '\n')[0], "--help"));
 }

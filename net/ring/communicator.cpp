@@ -180,7 +180,7 @@ class RingCommunicator final : public RingCollectives<Communicator> {
             (links[size_t(peer)] = std::move(all[size_t(ranks[size_t(peer)])])).set_limit(limit_);
         std::lock_guard lock(ring_mutex_);
         group_ring_ = std::make_unique<Ring>(rank, order, std::move(links), me_.generation,
-                                             me_.rules.bf16, record_, 1 + ranks.front());
+                                             me_.rules.bf16, record_);
         if (membership_->status().ended()) group_ring_->shut();
         return std::make_unique<Group>(*this, *group_ring_, ranks, rank);
     }

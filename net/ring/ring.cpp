@@ -92,7 +92,7 @@ class Ring::Flow {
         if (!track) return;
         const int piece = header_.type == wire::Type::broadcast ? 0 : place.piece - in;
         track->add(in ? kTraceReceive : kTraceSend, place.begin, Clock::now(), piece,
-                   double(place.at), ring_.flow(ring_.position_ - in, piece));
+                   double(place.at));
     }
     bool sent_all() const { return out_.piece >= sent_ && staged_.empty(); }
     bool has_header() const { return header_received_ == header_in_.size(); }
@@ -198,15 +198,14 @@ class Ring::Flow {
 };
 
 Ring::Ring(int rank, std::vector<int> ring, std::vector<Link> links, uint32_t generation, bool bf16,
-           RingRecord& record, int group)
+           RingRecord& record)
     : ring_(std::move(ring)),
       links_(std::move(links)),
       generation_(generation),
       bf16_(bf16),
       outbox_(kStage),
       inbox_(kStage),
-      record_(record),
-      group_(uint64_t(group)) {
+      record_(record) {
     position_ = int(std::find(ring_.begin(), ring_.end(), rank) - ring_.begin());
     ENSURE(links_.size() == ring_.size() && position_ < world(), "rank ", rank, " of ", world());
 }
@@ -250,14 +249,6 @@ void Ring::broadcast(std::span<std::byte> data, int root) {
     pieces_ = {is_root ? data : data.first(0), is_root ? data.first(0) : data};
     const int sent = last ? 0 : is_root ? 1 : 2;
     Flow(*this, wire::Type::broadcast, data.size(), sent, is_root ? 0 : 1, 0, false).run();
-}
-
-// A name for a piece (ring, collective, sender, piece) that is the same at its sender and receiver.
-// Numbers wrap, but no trace is long enough for two equal names.
-uint64_t Ring::flow(int sender, int piece) const {
-    const uint64_t place = uint64_t((sender + world()) % world());
-    return uint64_t(generation_ & 0xff) << 56 | (group_ & 0xfff) << 44 |
-           uint64_t(number_ & 0xffff) << 28 | (place & 0xfff) << 16 | uint64_t(piece & 0xffff);
 }
 
 std::span<const std::byte> Ring::stage_header(const wire::Header& header) {

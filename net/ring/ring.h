@@ -49,10 +49,9 @@ struct SharedNews {
 
 class Ring {
  public:
-    // `ring`: ranks in ring order; `links` by rank; `bf16`: large sums travel as bf16. In a trace,
-    // `group` distinguishes the rings of a generation.
+    // `ring`: ranks in ring order; `links` by rank; `bf16`: large sums travel as bf16.
     Ring(int rank, std::vector<int> ring, std::vector<Link> links, uint32_t generation, bool bf16,
-         RingRecord& record, int group = 0);
+         RingRecord& record);
 
     // From now on the ranks of a host (`peers`, by rank) sum in shared memory if all of them can
     // open it; then one rank per host is on the ring. All ranks call it before the first sum.
@@ -89,7 +88,6 @@ class Ring {
     void sum_by_host(std::span<float> data);
     void sum_around(std::span<float> data);
     void recursive_doubling(wire::Type type, std::span<float> data);
-    uint64_t flow(int sender, int piece) const;
     void send_small(wire::Type type, int position, std::span<const float> data);
     void receive_small(wire::Type type, int position, std::span<float> data);
     std::span<const std::byte> stage_header(const wire::Header& header);
@@ -108,7 +106,6 @@ class Ring {
     std::vector<std::span<std::byte>> pieces_;
     std::vector<std::byte> outbox_, inbox_;
     RingRecord& record_;
-    const uint64_t group_;
     std::atomic<bool> shut_{false};
     // share_memory(): the ring of the ranks that sum for their hosts (empty: no shared memory),
     // this rank's place there (-1: none), and its own host's memory.

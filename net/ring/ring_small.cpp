@@ -62,8 +62,7 @@ void Ring::send_small(wire::Type type, int position, std::span<const float> data
     const auto begin = Clock::now();
     link(position).send_all(message);
     if (Track* const track = record_.sent_track)
-        track->add(kTraceSend, begin, Clock::now(), at(position), double(message.size()),
-                   flow(position_, at(position)));
+        track->add(kTraceSend, begin, Clock::now(), at(position), double(message.size()));
     record_.sent += message.size();
 }
 
@@ -76,8 +75,7 @@ void Ring::receive_small(wire::Type type, int position, std::span<float> data) {
           position);
     link(position).receive_all(message.subspan(got));
     if (Track* const track = record_.received_track)
-        track->add(kTraceReceive, begin, Clock::now(), at(position), double(message.size()),
-                   flow(position, ring_[size_t(position_)]));
+        track->add(kTraceReceive, begin, Clock::now(), at(position), double(message.size()));
     std::ranges::copy(message.subspan(wire::kHeaderBytes), std::as_writable_bytes(data).begin());
     record_.moved += message.size();
 }

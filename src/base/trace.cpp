@@ -15,9 +15,8 @@ Track::Track(std::string its_name, int its_place, size_t entries)
 
 // A thread that has read one of these words also sees the new begun_ (release, acquire).
 void Track::add(const TraceName& what, Clock::time_point begin, Clock::time_point end,
-                int64_t number, double amount, uint64_t flow) noexcept {
-    const TraceEntry entry{
-        trace_ns(begin), trace_ns(end) - trace_ns(begin), number, amount, flow, &what};
+                int64_t number, double amount) noexcept {
+    const TraceEntry entry{trace_ns(begin), trace_ns(end) - trace_ns(begin), number, amount, &what};
     const auto words = std::bit_cast<std::array<uint64_t, kWords>>(entry);
     const uint64_t n = done_.load(std::memory_order_relaxed);
     begun_.store(n + 1, std::memory_order_relaxed);

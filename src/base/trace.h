@@ -42,7 +42,6 @@ struct TraceEntry {
     int64_t begin, duration;  // ns of Clock
     int64_t number;
     double amount;
-    uint64_t flow;  // connects the sending and the receiving of a chunk; else 0
     const TraceName* name;
 };
 
@@ -55,7 +54,7 @@ class Track {
     // place: its position among the tracks of a rank. entries: the number kept, a power of two.
     Track(std::string name, int place, size_t entries);
     void add(const TraceName& name, Clock::time_point begin, Clock::time_point end,
-             int64_t number = 0, double amount = 0, uint64_t flow = 0) noexcept;
+             int64_t number = 0, double amount = 0) noexcept;
     // The entries kept, oldest first. lost: older entries have been overwritten.
     std::vector<TraceEntry> copy(bool& lost) const;
 

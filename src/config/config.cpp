@@ -194,7 +194,7 @@ static const Option kOptions[] = {
     {"page", "Output", &C::page, "[ADDR:PORT]", kFit | kLrFind | kPage, kJob | kBare | kCommon,
      "show the run on a web page and at /metrics, at 127.0.0.1:29480"},
     {"trace", "Output", &C::trace, "FIRST:LAST", kFits, kJob,
-     "steps of all ranks to record for ui.perfetto.dev, at most 100"},
+     "steps that each rank records for ui.perfetto.dev, at most 100"},
     {"quiet", "Output", &C::quiet, "", kTalks, kCommon, "print only errors, notices and results"},
     {"verbose", "Output", &C::verbose, "", kTalks, 0, "print decisions and times as well"},
     {"json", "Output", &C::json, "", (kTalks & ~(kPack | kExport | kImport)) | kModels, kCommon,

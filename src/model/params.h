@@ -33,7 +33,6 @@ struct StepCounters {
         kNewRing = 7,  // … to form a new ring after this step
         kBad = 8,      // ranks whose stage has gradients that are not finite
         kSquares = 9,  // sum of squares of the gradients (--clip-norm), written after the sums
-        kTrace = 10,   // ranks that ask for a trace of the last steps
         kSize = 16,    // one cache line
     };
 };

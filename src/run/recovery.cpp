@@ -99,7 +99,7 @@ int Recovery::wish() {
         if (!asked_) asked_ = Clock::now();
         new_ring |= seconds_since(*asked_) >= setup_.job.notice_seconds;
     }
-    return wish_ += (new_ring ? kNewRing : 0) + (traces_.wants() ? kTraceWish : 0);
+    return wish_ += new_ring ? kNewRing : 0;
 }
 
 // Ranks with SIGTERM leave, the others form a ring of their own. The barrier makes sure that every
@@ -127,7 +127,6 @@ void Recovery::part(bool met) {
 
 // A newcomer, or a signal, becomes known to all ranks with sums.
 void Recovery::wait_for_ranks() {
-    if (std::exchange(trace_due_, false)) traces_.write();
     if (setup_.world() >= communicator_.min_world() || progress_.over(config_)) return;
     if (progress_.at.step > 0) folder_.try_to_save(progress_.at);
     log_.notice(counted(size_t(setup_.world()), "rank"), setup_.world() == 1 ? " is" : " are",
@@ -161,13 +160,12 @@ void regroup_before_start(JobSession& job) {
         }
 }
 
-void Recovery::go_on() {
+bool Recovery::go_on() {
     const auto begin = Clock::now();
     engine_.sync().rewind();
     progress_.rewind();
     report_.rewind();
     const bool planned = std::exchange(planned_, false);
-    if (report_.has_begun() && !planned) traces_.keep();
     engine_.drop();
     Ranks ranks;
     for (;;) try {
@@ -189,6 +187,7 @@ void Recovery::go_on() {
                                   {"why", ranks.why},
                                   {"seconds", seconds}});
     report_.new_ring();
+    return !planned;
 }
 
 // If this rank is rank 0 from now on, it saves and logs. The last one may have died before it wrote
@@ -245,7 +244,6 @@ std::vector<json> Recovery::tell() {
                                                  {"stale", p.stale},
                                                  {"stopped", p.stopped},
                                                  {"head_only", engine_.head_only},
-                                                 {"trace", traces_.has_part()},
                                                  {"lr", p.step_lr},
                                                  {"sums", sums_json(p.step_sums)},
                                                  {"epoch_sums", sums_json(p.epoch_sums)}});
@@ -292,7 +290,6 @@ void Recovery::agree(const std::vector<json>& all, size_t root) {
     if (!found.ranks.empty() && has_step[size_t(setup_.rank())])
         tell_unequal(found, int(root), its["step"]);
     follow(its);
-    trace_due_ = std::ranges::any_of(all, [](const json& one) { return one["trace"].get<bool>(); });
     // One rank may have the sums of a validation, another not.
     for (const json& one : all)
         if (one["step"] == its["step"] && progress_.stopped == 0)

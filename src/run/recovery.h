@@ -23,7 +23,6 @@
 
 #include "src/job/sync_weights.h"
 #include "src/run/run_report.h"
-#include "src/run/run_traces.h"
 
 namespace convoy {
 
@@ -35,14 +34,14 @@ void regroup_before_start(JobSession& job);
 
 class Recovery : RunPart {
  public:
-    Recovery(const RunPart& run, RunReport& report, RunTraces& traces)
-        : RunPart(run), report_(report), traces_(traces) {}
+    Recovery(const RunPart& run, RunReport& report) : RunPart(run), report_(report) {}
 
     void start();           // this rank's own state
     void start_together();  // the state of all ranks. Collective. Throws SetUpAgain.
     bool has_started() const { return agreed_; }
-    // After RingBroken: blocks until this rank is in a new ring, where the job is.
-    void go_on();
+    // After RingBroken: blocks until this rank is in a new ring, where the job is. Returns true if
+    // a rank was lost.
+    bool go_on();
     // Blocks while there are fewer than --min-world ranks.
     void wait_for_ranks();
 
@@ -68,12 +67,10 @@ class Recovery : RunPart {
     void tell_unequal(const Difference& found, int root, int64_t step);
 
     RunReport& report_;
-    RunTraces& traces_;
     int wish_ = 0;                            // of this rank, as it went into the last sums
     std::optional<Clock::time_point> asked_;  // to leave, since when
     bool planned_ = false;                    // the ring ends by part()
     bool agreed_ = false;                     // all ranks have had the same state, or get it
-    bool trace_due_ = false;                  // all ranks write a trace before they go on
     int64_t checked_step_ = 0;
     bool drift_ = false;  // the ranks' weights differ by roundings: compared once per epoch
 };

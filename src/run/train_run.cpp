@@ -22,7 +22,7 @@ TrainRun::TrainRun(JobSetup& setup)
       folder_({setup, engine_, progress_}),
       report_({{setup, engine_, progress_}, folder_}),
       traces_({{setup, engine_, progress_}, folder_}),
-      recovery_({{setup, engine_, progress_}, folder_}, report_, traces_),
+      recovery_({{setup, engine_, progress_}, folder_}, report_),
       base_lr_(base_learning_rate(config_, engine_.model->has_batch_norm())) {
     progress_.steps_per_epoch = engine_.loader->steps();
 }
@@ -38,7 +38,8 @@ int TrainRun::run() {
                 recovery_.wait_for_ranks();
                 return train();
             } catch (const RingBroken&) {
-                recovery_.go_on();
+                const bool lost = recovery_.go_on();
+                if (lost && report_.has_begun()) traces_.write();
             }
         }
     } catch (const Recovery::Left&) {
@@ -47,7 +48,7 @@ int TrainRun::run() {
         const bool for_all =
             !recovery_.has_started() || dynamic_cast<const JobError*>(&error) != nullptr;
         for_all ? communicator_.abort(error.what()) : communicator_.fail_alone(error.what());
-        if (report_.has_begun()) traces_.write_alone();
+        if (report_.has_begun()) traces_.write();
         if (folder_.save_after_failure(error) && progress_.is_done) {
             log_.notice("this rank had done every step when it lost the others: ", error.what());
             return finish();
@@ -124,7 +125,7 @@ void TrainRun::train_epoch() {
         if (agreed != kNewRing) progress_.stopped = agreed;
         // At the end of an epoch weights are compared and saved by end_epoch().
         recovery_.check_weights(result.met, /*now=*/over() && !epoch_done());
-        traces_.step(result.of_all, engine_.trainer->trace_agreed());
+        traces_.step();
         check_bad(progress_.epoch_sums.skipped + int64_t(setup_.data.train->damaged()),
                   engine_.loader->samples(), "images of this epoch");
         if (over()) return;

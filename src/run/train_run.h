@@ -3,6 +3,7 @@
 #pragma once
 
 #include "src/run/recovery.h"
+#include "src/run/run_traces.h"
 
 namespace convoy {
 

@@ -41,11 +41,8 @@ inline Sums sums_of(const Counters& counters) {
 // Added to a rank's signal: the rank requests a new ring without the ranks that have SIGTERM.
 constexpr int kNewRing = 256;
 
-// Added to a rank's signal: the rank requests a trace. Training does not stop.
-constexpr int kTraceWish = 512;
-
 // Sets the counters before a step. The loss and the hits are 0; an empty batch counts no images.
-// wish: SIGINT, SIGTERM or 0, perhaps with kNewRing or kTraceWish.
+// wish: SIGINT, SIGTERM or 0, perhaps with kNewRing.
 inline void set_counters(Counters& counters, const Batch& batch, int wish) {
     std::fill(std::begin(counters), std::end(counters), 0.0f);
     counters[StepCounters::kCount] = float(batch.n);
@@ -53,7 +50,6 @@ inline void set_counters(Counters& counters, const Batch& batch, int wish) {
     counters[StepCounters::kSigint] = wish % kNewRing == SIGINT;
     counters[StepCounters::kSigterm] = wish % kNewRing == SIGTERM;
     counters[StepCounters::kNewRing] = (wish & kNewRing) != 0;
-    counters[StepCounters::kTrace] = (wish & kTraceWish) != 0;
 }
 
 // What all ranks do after these sums: stop with this signal, form a new ring (kNewRing), or nothing

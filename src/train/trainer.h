@@ -61,7 +61,6 @@ class Trainer {
 
     // agreed_wish() of the last sums of all ranks: SIGINT, SIGTERM, kNewRing or 0.
     int stop_agreed() const { return stop_agreed_; }
-    bool trace_agreed() const { return trace_agreed_; }  // a rank asked for a trace
     // With --clip-norm: the norm of the last step before clipping.
     double gradient_norm() const { return gradient_norm_; }
     // The reason why CONVOY_GRAPH=auto stopped recording steps, returned once; else "".
@@ -91,7 +90,6 @@ class Trainer {
     BatchPasses& passes_;
     std::function<int()> stop_;
     int stop_agreed_ = 0;
-    bool trace_agreed_ = false;
     double gradient_norm_ = 0;
     Counters own_ = {};  // since the last meeting, if only meetings sum counters
     Input input_;

@@ -259,7 +259,7 @@ trace() {
     [ -z "$emulator" ] || sizes=(tiny --size 16 --batch 8 --generated 48)
     CONVOY_GRAPH=off run 60 "$KIT" trainer --model "${sizes[@]}" --steps 4 --trace 3:3 --save-every 0 \
         --device "$DEVICE" --precision bf16 --out "$work/run" &&
-        cp "$work/run/trace-3-3.json.gz" "$OUT/trace.json.gz" &&
+        cp "$work/run/trace-3-3-rank0.json.gz" "$OUT/trace.json.gz" &&
         row "one step traced" measured "trace.json.gz, for ui.perfetto.dev" ||
         row "one step traced" FAILED "$(reason)"
 }
