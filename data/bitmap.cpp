@@ -175,6 +175,7 @@ class Bmp : public Bitmap {
                  ": convert it to PNG");
         const size_t colours = old ? 0 : little_endian(bytes, 46), each = old ? 3 : 4;
         const size_t n = std::min<size_t>(colours ? colours : 1u << std::min(bits_, 8), 256);
+        if (begin_ == 0) begin_ = 14 + size + (packing == 3 && size == 40 ? 12 : 0);
         if (has_palette && begin_ == 14 + size) begin_ += n * each;
         for (size_t i = 0; has_palette && i < 3 * n; ++i)
             palette_[i] = uint8_t(little_endian(bytes, 14 + size + i / 3 * each + 2 - i % 3, 1));
@@ -186,8 +187,9 @@ class Bmp : public Bitmap {
                 fail(name, ": not read here: a BMP with the mask ", mask, ", which is not up to 8 ",
                      "bits side by side: convert it to PNG");
         }
-        if (begin_ >= bytes.size() || (!is_packed_ && row_bytes() * (H - 1) + (W * bits_ + 7) / 8 >
-                                                          int64_t(bytes.size() - begin_)))
+        if (begin_ < 14 + size || begin_ >= bytes.size() ||
+            (!is_packed_ &&
+             row_bytes() * (H - 1) + (W * bits_ + 7) / 8 > int64_t(bytes.size() - begin_)))
             fail(name, ": truncated: the image data ends early");
     }
 

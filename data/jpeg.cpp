@@ -94,7 +94,10 @@ JpegReader::JpegReader() {
 void JpegReader::open(std::span<const uint8_t> bytes, const std::string& name) {
     name_ = name;
     if (setjmp(escape_)) fail(name_, ": ", reason_);
-    jpeg_abort_decompress(&info_);  // clears the state after an earlier error
+    // Tables of an earlier image must not stand in for those that this one lacks.
+    jpeg_destroy_decompress(&info_);
+    jpeg_create_decompress(&info_);
+    info_.progress = &progress_;
     if (!has_end(bytes)) give_up("truncated: the end of the image is missing");
     jpeg_mem_src(&info_, bytes.data(), bytes.size());
     jpeg_read_header(&info_, TRUE);
