@@ -385,7 +385,8 @@ TEST_CASE("mini: a rank that loses a neighbour names it, and the step") {
     mini::tcp::acceptor listener(io, {asio::ip::address_v4::loopback(), 0});
     mini::tcp::socket left(io), right(io);
     right.connect(listener.local_endpoint());
-    listener.accept(left).close();  // the other end of right
+    listener.accept(left);
+    left.close();  // the other end of `right`
     left.connect(listener.local_endpoint());
     listener.accept().close();
     std::vector<float> bucket(3);

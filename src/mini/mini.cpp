@@ -37,7 +37,6 @@
 
 #include <jerror.h>
 #include <jpeglib.h>  // after <cstdio>
-
 namespace mini {
 using Floats = std::vector<float>;
 std::string text(const auto&... parts) {
@@ -894,6 +893,7 @@ int main(int argc, char** argv) try {
         options[argv[i]] = argv[i + 1];
     }
     mini::train(options);
+    return 0;
 } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return 1;
