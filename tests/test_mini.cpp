@@ -338,7 +338,8 @@ TEST_CASE("mini: 20 steps have the losses of the trainer; each reads the other's
               doctest::Approx(loss).epsilon(1e-3));
     }
     const auto refusal = [&](const std::string& words) {
-        CHECK(shell(cat(mini_path(), " --data ", words, " >", folder / "err", " 2>&1")) == 1);
+        const std::string all = cat(mini_path(), " --data ", words, " >", folder / "err");
+        CHECK(WEXITSTATUS(shell(all + " 2>&1")) == 1);
         return read_file(folder / "err");
     };
     CHECK(contains(refusal(folder / "none"), "/none"));
