@@ -192,7 +192,7 @@ TEST_CASE("mini: the gradient of the whole network, in buckets that cover each n
     CHECK(std::ranges::count(covered, 1) == std::ssize(covered));
     // Along the gradient itself, the loss rises by its square.
     double square = 0;
-    const size_t n = net.velocities.size();
+    const size_t n = net.trainable;
     for (size_t i = 0; i < n; ++i) square += double(net.gradients[i]) * net.gradients[i];
     const std::vector<float> start = net.weights, gradient = net.gradients;
     const double reach = 3e-4 / std::sqrt(square);
@@ -208,7 +208,7 @@ TEST_CASE("mini: the update is that of SGD with momentum and weight decay") {
     net.sums()[2] = 4;  // images
     const auto set = [&](const mini::Param& p) {
         net.weights[p.at] = 2, net.gradients[p.at] = 8;
-        if (p.at < net.velocities.size()) net.velocities[p.at] = 1;
+        if (p.at < net.trainable) net.velocities[p.at] = 1;
     };
     for (const mini::Param& p : net.params) set(p);
     mini::update(net, 0.5f);
@@ -284,7 +284,7 @@ TEST_CASE("mini: the CUDA kernels compute what mini.cpp computes, on the emulato
         mini::Network net(2, 1);
         const mini::Param& p = net.blocks[1].conv;
         net.gradients = random_floats(net.gradients.size(), 10);
-        net.velocities = random_floats(net.velocities.size(), 11);
+        net.velocities = random_floats(net.trainable, 11);
         net.sums()[2] = 4;
         const auto part = [&](Floats& all) { return Floats(&all[p.at], &all[p.at] + p.size()); };
         Floats w = part(net.weights), v = part(net.velocities);
@@ -337,8 +337,69 @@ TEST_CASE("mini: 20 steps have the losses of the trainer; each reads the other's
         CHECK(json_lines(output_of(eval + Words{own + "/step-00000020"})).at(0)["loss"] ==
               doctest::Approx(loss).epsilon(1e-3));
     }
-    const int status = shell(cat(mini_path(), " --data ", folder / "none 2>", folder / "err"));
-    const std::string output = read_file(folder / "err");
-    CHECK(status != 0);
-    CHECK(contains(output, "/none"));
+    const auto refusal = [&](const std::string& words) {
+        const std::string all = cat(mini_path(), " --data ", words, " >", folder / "err");
+        CHECK(WEXITSTATUS(shell(all + " 2>&1")) == 1);
+        return read_file(folder / "err");
+    };
+    CHECK(contains(refusal(folder / "none"), "/none"));
+    const std::string photos = folder / "photos";
+    CHECK(contains(refusal(photos + " --batch 0"), "--batch"));
+    CHECK(contains(refusal(photos + " --epochs abc"), "--epochs"));
+    CHECK(contains(refusal(photos + " --world 2 --rank 2"), "--rank"));
+    // Another seed, batch or set of photos is another job.
+    const std::string resume = cat(" --resume ", folder / "mini1run/step-00000020");
+    CHECK(contains(refusal(photos + " --batch 8 --seed 2" + resume), "seed 2"));
+    CHECK(contains(refusal(photos + " --batch 9" + resume), "batch 9"));
+    std::filesystem::create_directory(folder / "photos/empty");
+    CHECK(contains(refusal(photos + " --batch 8" + resume), "empty"));
+    CHECK(contains(refusal(cat(photos, " --batch 8 --resume ", folder / "run1/step-00000020")),
+                   "empty"));
+    std::filesystem::remove(folder / "photos/empty");
+    const std::string damaged = folder / "photos/class1/101.jpg";
+    std::filesystem::resize_file(damaged, std::filesystem::file_size(damaged) / 2);
+    CHECK(
+        contains(refusal(photos + " --batch 38 --epochs 1 --out " + std::string(folder / "broken")),
+                 damaged));
+}
+
+TEST_CASE("mini: ranks compare the names of classes and photos, below --data") {
+    TempDir folder;
+    for (const char* set : {"a", "b"})
+        for (const char* file : {"/hat/1.jpg", "/hat/2.JPG", "/shoe/3.jpeg", "/shoe/no.txt"})
+            put(cat(std::string(folder / set), file), "");
+    const auto names = [&](const std::string& set) {
+        return mini::open_folder(folder / set).names;
+    };
+    CHECK(mini::open_folder(folder / "a").photos.size() == 3);
+    CHECK(names("a") == names("b"));
+    CHECK(names("a") == names("b/"));
+    std::filesystem::create_directory(folder / "b/coat");
+    CHECK(names("a") != names("b"));
+    std::filesystem::remove(folder / "b/coat");
+    std::filesystem::rename(folder / "b/hat/1.jpg", folder / "b/hat/4.jpg");
+    CHECK(names("a") != names("b"));
+}
+
+TEST_CASE("mini: a rank that loses a neighbour names it, and the step") {
+    asio::io_context io;
+    mini::tcp::acceptor listener(io, {asio::ip::address_v4::loopback(), 0});
+    mini::tcp::socket left(io), right(io);
+    right.connect(listener.local_endpoint());
+    listener.accept(left);
+    left.close();  // the other end of `right`
+    left.connect(listener.local_endpoint());
+    listener.accept().close();
+    std::vector<float> bucket(3);
+    mini::Ring ring{1, 3, io, left, right};
+    ring.add_later(bucket);
+    ring.add_later(bucket);
+    try {
+        ring.wait("step 7");
+        FAIL("lost neighbours are not noticed");
+    } catch (const std::exception& error) {
+        const std::string why = error.what();
+        CHECK(contains(why, "step 7"));
+        CHECK((contains(why, "rank 0") || contains(why, "rank 2")));
+    }
 }

@@ -1,25 +1,20 @@
 // mini.cpp — a distributed trainer of convolutional networks, in one file to read top to bottom.
 // It learns to tell the classes of a folder of photos apart, alone or on several machines:
-//
 //     flowers/daisy/a.jpg    make mini
 //     flowers/daisy/b.jpg    ./mini --data flowers/
 //     flowers/rose/c.jpg     ./mini --data flowers/ --coord 10.0.0.1:29400 --world 2 --rank 0
 //                            ./mini --data flowers/ --coord 10.0.0.1:29400 --world 2 --rank 1
-//
 // Each process is a rank. All ranks hold the same weights. In each step, a rank computes the
 // gradient for its share of the batch, the ring adds the gradients of all ranks, and all make the
 // same update. The nine chapters follow the data:
-//
 //     1 random numbers ─► 2 which photo when ─► 3 from JPEG to floats ─► 4 layers ─► 5 the network
 //                                                                                        │
 //     9 the training loop calls all others     8 the update, checkpoints ◄── 7 the ring ◄┘
 //                                                                                ▲
 //                                                                        6 the ranks meet
-//
-// All loops are plain. ./trainer computes the same numbers faster: tests/test_mini.cpp compares the
-// losses of both, and README.md says what each refinement gains. Letters: N images, H rows, W
-// columns, C channels of an input, K channels of an output; n h w c k count along them. dy is the
-// gradient of the loss with respect to y.
+// All loops are plain. ./trainer computes the same numbers faster; README.md says what makes it so.
+// Letters: N images, H rows, W columns, C channels of an input, K channels of an output; n h w c k
+// count along them. dy is the gradient of the loss with respect to y.
 #include <algorithm>
 #include <asio/ip/tcp.hpp>
 #include <asio/read.hpp>
@@ -40,8 +35,8 @@
 #include <thread>
 #include <vector>
 
+#include <jerror.h>
 #include <jpeglib.h>  // after <cstdio>
-
 namespace mini {
 using Floats = std::vector<float>;
 std::string text(const auto&... parts) {
@@ -55,11 +50,9 @@ std::string text(const auto&... parts) {
 // ---- 1. Random numbers --------------------------------------------------------------------------
 // Most generators have a state: the next number depends on all earlier calls. Philox 4x32-10 has
 // none. It is a function that scrambles a counter with a key in ten rounds (Salmon et al. 2011):
-//
 //     (seed, epoch, index, purpose) ──► as many numbers as you like
-//
 // So photo 17 gets the same crop in epoch 3 on every rank, and no generator is sent or saved.
-enum Purpose : uint32_t { kOrder = 1, kCrop = 2, kFlip = 3, kStart = 4 };
+enum Purpose : uint32_t { kOrder = 1, kCrop = 2, kFlip = 3, kInitial = 4 };
 struct Random {
     uint64_t key;
     uint32_t rest[3], four[4] = {}, drawn = 0;
@@ -77,17 +70,16 @@ struct Random {
             a = drawn / 4, b = rest[0], c = rest[1], d = rest[2];
             uint32_t low = uint32_t(key), high = uint32_t(key >> 32);
             for (int round = 0; round < 10; ++round, low += 0x9E3779B9u, high += 0xBB67AE85u) {
-                const uint64_t left = uint64_t(0xD2511F53u) * a, right = uint64_t(0xCD9E8D57u) * c;
-                a = uint32_t(right >> 32) ^ b ^ low, b = uint32_t(right);
-                c = uint32_t(left >> 32) ^ d ^ high, d = uint32_t(left);
+                const uint64_t ma = uint64_t(0xD2511F53u) * a, mc = uint64_t(0xCD9E8D57u) * c;
+                a = uint32_t(mc >> 32) ^ b ^ low, b = uint32_t(mc);
+                c = uint32_t(ma >> 32) ^ d ^ high, d = uint32_t(ma);
             }
         }
         return four[drawn++ % 4];
     }
 };
 
-// Turns a name into a key (FNV-1a).
-uint64_t hash(const std::string& bytes, uint64_t value = 0xcbf29ce484222325ull) {
+uint64_t hash(const std::string& bytes, uint64_t value = 0xcbf29ce484222325ull) {  // FNV-1a
     for (unsigned char byte : bytes) value = (value ^ byte) * 0x100000001b3ull;
     return value;
 }
@@ -95,13 +87,13 @@ uint64_t hash(const std::string& bytes, uint64_t value = 0xcbf29ce484222325ull) 
 // ---- 2. Which photo when ------------------------------------------------------------------------
 // An epoch shows every photo once, in a new order. A step trains on the next `batch` photos of that
 // order. Each rank takes its share of them:
-//
 //     order    7  2  9  4 | 0  5  8  1 | 3  6       10 photos in batches of 4: three steps
 //     rank     0  0  1  1 | 0  0  1  1 | 0  1       two ranks
 // All ranks compute the same order and the same shares, so no rank has to ask another one.
 struct DataSet {
     std::vector<std::string> classes;
     std::vector<std::pair<std::string, int>> photos;  // path and label: the number of the class
+    uint64_t names = hash("");                        // a hash of the names of classes and photos
 };
 
 // One folder per class. Names are sorted, so that a photo has the same number on every rank.
@@ -115,20 +107,24 @@ DataSet open_folder(const std::string& folder) {
     DataSet data;
     for (const fs::path& of_class : sorted(folder)) {
         if (!fs::is_directory(of_class)) continue;
-        for (const fs::path& file : sorted(of_class))
-            if (file.extension() == ".jpg" || file.extension() == ".jpeg")
-                data.photos.emplace_back(file, data.classes.size());
+        for (const fs::path& file : sorted(of_class)) {
+            const std::string type = file.extension();
+            if (strcasecmp(type.c_str(), ".jpg") && strcasecmp(type.c_str(), ".jpeg")) continue;
+            data.photos.emplace_back(file, data.classes.size());
+            data.names = hash(file.filename().string() + "/", data.names);
+        }
         data.classes.push_back(of_class.filename());
+        data.names = hash(data.classes.back() + "//", data.names);  // even of an empty folder
     }
     if (data.classes.size() < 2 || data.photos.empty())
         fail("--data: '", folder, "' must have two or more folders of .jpg files, one per class");
     return data;
 }
 
-// The number of the photo at place i of an epoch. No list is shuffled. Instead, a place is a field
-// of a grid, and moves eight times: row += random(column), column += random(row), and so on. Each
-// addition could be undone, because what it adds depends on the other coordinate only. So two
-// places never end at the same photo. A place that ends in the unused rest of the grid moves on.
+// The number of the photo at place i of an epoch. No list is shuffled. Instead, i is the number of
+// a cell in a grid, and eight moves lead to another cell: row += random(column), column +=
+// random(row), and so on. A move can be undone, because what it adds depends only on the other
+// coordinate. So no two cells become the same. If the cell is past the last photo, it moves again.
 uint64_t photo_at(uint64_t i, uint64_t n, uint64_t seed, uint32_t epoch) {
     const uint64_t key = Random(seed, epoch, 0, kOrder).bits64();
     const uint64_t rows = uint64_t(std::ceil(std::sqrt(double(n))));
@@ -173,9 +169,12 @@ Tensor decode(const std::string& path) {  // to red, green and blue, from 0 to 2
     jpeg.err = jpeg_std_error(&errors);
     jpeg.client_data = const_cast<char*>(path.c_str());
     errors.error_exit = [](j_common_ptr info) {
-        std::fprintf(stderr, "error: %s: ", static_cast<char*>(info->client_data));
+        std::fprintf(stderr, "error: %s is damaged: ", static_cast<char*>(info->client_data));
         info->err->output_message(info);
-        std::_Exit(1);  // at once: exceptions must not pass through the library, which is in C
+        std::exit(1);  // no exception, because the library is in C and could not pass it on
+    };
+    errors.emit_message = [](j_common_ptr info, int level) {  // -1: a warning, as for a cut file
+        if (level < 0 && info->err->msg_code != JWRN_EXTRANEOUS_DATA) info->err->error_exit(info);
     };
     jpeg_create_decompress(&jpeg);
     jpeg_stdio_src(&jpeg, file);
@@ -219,19 +218,19 @@ Tensor random_crop(const Tensor& from, uint64_t seed, uint32_t epoch, uint64_t p
     return part;
 }
 
-// Resizes each row (or each column) to `size` pixels. An output pixel is a weighted mean of the
-// input pixels around its centre. The weights form a triangle, so that each input pixel counts:
-//
+// Resizes the width or the height to kSide pixels. An output pixel is a weighted mean of the input
+// pixels around its centre. The weights form a triangle, so that each input pixel counts:
 //     input      .   .   .   .   .   .   .        scale = input / output pixels = 3
 //     weights        ▂   ▅   █   ▅   ▂            1 - distance / scale, divided by their sum
 //     output                 .
-//
 // As in Pillow, weights are whole multiples of 2^-22, so every machine gets the same pixels.
-Tensor resized(const Tensor& from, int size, bool rows) {
+enum Direction { kWidth, kHeight };
+Tensor resized(const Tensor& from, Direction direction) {
+    const bool rows = direction == kWidth;
     const int length = rows ? from.W : from.H, lines = rows ? from.H : from.W;
-    const double scale = double(length) / size, reach = std::max(1.0, scale);
-    Tensor to{1, rows ? lines : size, rows ? size : lines, 3};
-    for (int place = 0; place < size; ++place) {
+    const double scale = double(length) / kSide, reach = std::max(1.0, scale);
+    Tensor to{1, rows ? lines : kSide, rows ? kSide : lines, 3};
+    for (int place = 0; place < kSide; ++place) {
         const double centre = (place + 0.5) * scale;
         const int begin = std::max(int(centre - reach + 0.5), 0);
         const int end = std::min(int(centre + reach + 0.5), length);
@@ -256,6 +255,13 @@ Tensor resized(const Tensor& from, int size, bool rows) {
     return to;
 }
 
+// As in Pillow 13, the height is first if it shrinks by more than twice the pixels of the width.
+Tensor to_square(const Tensor& image) {
+    const bool tall = image.H > kSide && image.H - kSide > 2 * (image.W - kSide);
+    return tall ? resized(resized(image, kHeight), kWidth)
+                : resized(resized(image, kWidth), kHeight);
+}
+
 // Each colour gets about mean 0 and deviation 1; the constants are those of ImageNet's photos.
 void to_input(const Tensor& image, bool flip, float* x) {
     constexpr float kMean[] = {0.485f, 0.456f, 0.406f}, kDeviation[] = {0.229f, 0.224f, 0.225f};
@@ -267,16 +273,15 @@ void to_input(const Tensor& image, bool flip, float* x) {
 }
 
 // ---- 4. Layers and their gradients --------------------------------------------------------------
-// A layer computes y from its input x and its weights w. Backward, it is told dy, and computes dx
-// and dw by the chain rule. Each product that was added to y sends two products back:
+// A layer computes y from its input x and its weights w. In the backward pass it gets dy, and
+// computes dx and dw by the chain rule. Each product that was added to y gives two products:
 //     y += x · w      ──►      dx += dy · w       dw += dy · x
-// So a gradient takes the same loops as its function, and twice the work. Gradients are sums over
-// images; the update (chapter 8) divides them by the number of images of all ranks.
+// So a gradient is twice the work. These sums over images are divided by their number in chapter 8.
 
 // Convolution with K filters of 3 x 3 pixels; beyond the edge of the image there are zeros:
 //     y[n,h,w,k] = Σ_rsc x[n, h+r-1, w+s-1, c] · filters[k,r,s,c]            r, s = 0, 1, 2
-// The pixels in row r of the window lie side by side, as do their weights. So the innermost loop
-// runs over all 3·C products of a row, or `count`: at the edges, one pixel and its C are missing.
+// The pixels in row r of the window lie side by side, and so do their weights. So the innermost
+// loop runs over all products of a row: `count` is 3·C, and less where the window leaves the image.
 void for_each_row(const Tensor& x, const auto& f) {
     for (int n = 0; n < x.N; ++n)
         for (int h = 0; h < x.H; ++h)
@@ -423,7 +428,7 @@ Tensor linear_grad(const Tensor& x, const float* weights, const Tensor& dy, floa
 // Softmax turns these numbers into probabilities p; the loss is small if the label is probable:
 //     p[k] = exp(x[k]) / Σ_j exp(x[j])       loss = -log p[label]       dx[k] = p[k] - (k == label)
 // Subtracting the largest x first changes no p, and prevents an overflow of exp. Returns dx, and
-// adds to three sums over images: the loss, the right answers, and the images.
+// adds to three sums over images: the loss, the correct answers, and the images.
 Tensor softmax_cross_entropy(const Tensor& x, const std::vector<int>& labels, float* sums) {
     Tensor dx{x.N, 1, 1, x.C};
     double loss = 0;
@@ -443,19 +448,14 @@ Tensor softmax_cross_entropy(const Tensor& x, const std::vector<int>& labels, fl
 
 // ---- 5. The network -----------------------------------------------------------------------------
 // Five blocks and the last layer. Four blocks halve rows and columns, so filters see ever more:
-//
 //     64x64x3 ─► block 1 ─► 32x32x16 ─► 2 ─► 16x16x32 ─► 3 ─► 8x8x64 ─► 4 ─► 4x4x64 ─► 5 ─► 4x4x128
 //     block:  convolution ─► batch norm ─► relu ─► max pool (not in block 5)
-//
 // All weights lie in one array, and all gradients in another, at the same places:
-//
 //     weights      conv1 bn1 | conv2 bn2 | … | conv5 bn5 | fc | averages of means and variances
-//     gradients    conv1 bn1 | conv2 bn2 | … | conv5 bn5 | fc | their sums | loss, right, images
+//     gradients    conv1 bn1 | conv2 bn2 | … | conv5 bn5 | fc | their sums | loss, correct, images
 //     bucket           6           5         …      2      1                0
-//
 // Bucket 0 is complete after the forward pass. The backward pass completes the other buckets, from
 // the back to the front. So the ring can add each bucket while the next one is computed:
-//
 //     main thread       forward | fc       | block 5 | block 4 |   …   | block 1 | wait | update
 //     other threads             | bucket 0 | 1       | 2       |   …   | 5       | 6    |
 struct Param {
@@ -471,17 +471,18 @@ struct Block {
     std::vector<size_t> winners;
     bool pools;
 };
-enum Start { kConstant, kUniform, kNormal };
-// Weight i of a param: `value`, or between ±value, or normal with deviation `value`.
-float start_weight(Start kind, double value, uint64_t key, size_t i) {
-    Random random(key, 0, i / 4, kStart);
+enum Initial { kConstant, kUniform, kNormal };
+// The initial weight i of a param: `value`, or between ±value, or normal with deviation `value`.
+float initial_weight(Initial kind, double value, uint64_t key, size_t i) {
+    Random random(key, 0, i / 4, kInitial);
     float u[4];
     for (float& one : u) one = random.uniform();
     if (kind == kConstant) return float(value);
     if (kind == kUniform) return float(value * (2 * u[i % 4] - 1));
     // Two uniform numbers give two normal ones: a point's coordinates (Box and Muller 1958).
-    const double distance = std::sqrt(-2 * std::log(1.0 - u[i % 4 & 2]));
-    const double angle = 2 * M_PI * u[i % 4 | 1];
+    const size_t pair = i % 4 < 2 ? 0 : 2;
+    const double distance = std::sqrt(-2 * std::log(1.0 - u[pair]));
+    const double angle = 2 * M_PI * u[pair + 1];
     return float(value * distance * (i % 2 ? std::sin(angle) : std::cos(angle)));
 }
 
@@ -490,42 +491,41 @@ struct Network {
     std::vector<Block> blocks;
     Param fc, fc_bias;
     Floats weights, gradients, velocities;  // chapter 8 has the velocities
+    size_t trainable = 0;                   // weights that are learned; the averages follow
     Tensor last;                            // the output of block 5
-
-    // A hash of a param's name is the key of its start, so all ranks start with the same weights.
+    // The key of a param's initial weights is a hash of its name: all ranks begin with the same.
     Network(int classes, uint64_t seed) {
-        const auto add = [&](std::string name, int K, int taps, int C, Start kind, double value) {
+        const auto add = [&](std::string name, int K, int taps, int C, Initial kind, double value) {
             params.push_back({name, K, taps, C, weights.size()});
             const uint64_t key = hash(name, hash(text(seed, ":")));
             for (size_t i = 0; i < params.back().size(); ++i)
-                weights.push_back(start_weight(kind, value, key, i));
+                weights.push_back(initial_weight(kind, value, key, i));
             return params.back();
         };
-        int C = 3, number = 0;
+        int C = 3, block = 0;
         for (int K : {16, 32, 64, 64, 128}) {
             Block& b = blocks.emplace_back();
-            b.pools = ++number < 5;
+            b.pools = ++block < 5;
             // This deviation keeps the size of gradients from block to block (He et al. 2015).
             const double deviation = std::sqrt(2.0 / 9 / K);
-            b.conv = add(text("conv", number, ".weight"), K, 9, C, kNormal, deviation);
-            b.gamma = add(text("bn", number, ".weight"), K, 1, 1, kConstant, 1);
-            b.beta = add(text("bn", number, ".bias"), K, 1, 1, kConstant, 0);
+            b.conv = add(text("conv", block, ".weight"), K, 9, C, kNormal, deviation);
+            b.gamma = add(text("bn", block, ".weight"), K, 1, 1, kConstant, 1);
+            b.beta = add(text("bn", block, ".bias"), K, 1, 1, kConstant, 0);
             C = K;
         }
         fc = add("fc.weight", classes, 1, C, kUniform, 1 / std::sqrt(C));
         fc_bias = add("fc.bias", classes, 1, 1, kUniform, 1 / std::sqrt(C));
-        velocities.resize(weights.size());
-        number = 0;
+        velocities.resize(trainable = weights.size());
+        block = 0;
         for (Block& b : blocks) {
-            b.mean = add(text("bn", ++number, ".running_mean"), b.conv.K, 1, 1, kConstant, 0);
-            b.variance = add(text("bn", number, ".running_var"), b.conv.K, 1, 1, kConstant, 1);
+            b.mean = add(text("bn", ++block, ".running_mean"), b.conv.K, 1, 1, kConstant, 0);
+            b.variance = add(text("bn", block, ".running_var"), b.conv.K, 1, 1, kConstant, 1);
         }
         gradients.resize(weights.size() + 3);
     }
     float* weight(const Param& param) { return weights.data() + param.at; }
     float* gradient(const Param& param) { return gradients.data() + param.at; }
-    float* sums() { return gradients.data() + weights.size(); }  // loss, right answers, images
-
+    float* sums() { return gradients.data() + weights.size(); }  // loss, correct answers, images
     Tensor forward(Tensor x) {
         for (Block& b : blocks) {
             b.x = std::move(x);
@@ -538,11 +538,9 @@ struct Network {
         last = std::move(x);
         return linear(last, weight(fc), weight(fc_bias), fc.K);
     }
-
-    // Calls ready() with each bucket of gradients, as soon as it is complete.
-    void backward(Tensor dy, const auto& ready) {
+    void backward(Tensor dy, const auto& ready) {  // calls ready(bucket) when it is complete
         const std::span<float> all = gradients;
-        ready(all.subspan(velocities.size()));
+        ready(all.subspan(trainable));
         dy = linear_grad(last, weight(fc), dy, gradient(fc), gradient(fc_bias));
         ready(all.subspan(fc.at, fc.size() + fc_bias.size()));
         for (size_t i = blocks.size(); i-- > 0;) {
@@ -561,12 +559,10 @@ struct Network {
 // A rank knows one address: --coord, where rank 0 waits. Every other rank calls there and says at
 // which port it listens itself. When all have called, rank 0 sends each rank the address of its
 // right neighbour, and what to train. Then each rank calls its right neighbour:
-//
 //     rank 1 ─── "I listen at port 4001" ──► rank 0             0 ───► 1
 //     rank 2 ─── "I listen at port 4002" ──► rank 0             ▲      │
 //     rank 1 ◄── "call 10.0.0.3:4002" ────── rank 0             │      │
 //     rank 2 ◄── "call 10.0.0.1:4000" ────── rank 0             └─ 2 ◄─┘
-//
 // A message is a struct, byte for byte, so all ranks need the same kind of processor. There is no
 // password and no encryption: use this on a network that you trust.
 using asio::ip::tcp;
@@ -577,10 +573,10 @@ struct Job {  // rank 0 decides
 };
 struct Message {
     int rank, world;
-    uint64_t photos;   // a hash of their names
-    uint32_t address;  // where this rank listens
-    uint16_t port;
+    uint64_t names;  // of classes and photos, as a hash
     Job job;
+    uint32_t address = 0;  // where this rank listens
+    uint16_t port = 0;
 };
 
 tcp::socket call(asio::io_context& io, const tcp::endpoint& where) {
@@ -593,8 +589,9 @@ tcp::socket call(asio::io_context& io, const tcp::endpoint& where) {
     fail("nobody listens at ", where, "; does rank 0 run, and is --coord right?");
 }
 
-void meet(asio::io_context& io, const std::string& coord, Message self, tcp::socket& left,
-          tcp::socket& right, Job& job) {
+Job meet(asio::io_context& io, const std::string& coord, Message self, tcp::socket& left,
+         tcp::socket& right) {  // returns the job of rank 0
+    if (self.world == 1) return self.job;
     const size_t colon = coord.rfind(':');
     if (colon == std::string::npos) fail("--coord must be HOST:PORT, not '", coord, "'");
     const tcp::endpoint first =
@@ -609,7 +606,7 @@ void meet(asio::io_context& io, const std::string& coord, Message self, tcp::soc
         asio::write(to_first, asio::buffer(&self, sizeof self));
         asio::error_code error;
         asio::read(to_first, asio::buffer(&next, sizeof next), error);
-        if (error) fail("rank 0 has refused this rank, or ended: it says why");
+        if (error) fail("rank 0 refused this rank or ended; its output says why");
     } else {
         std::map<int, Message> messages = {{0, self}};
         std::map<int, tcp::socket> sockets;
@@ -617,9 +614,9 @@ void meet(asio::io_context& io, const std::string& coord, Message self, tcp::soc
             tcp::socket socket = coordinator.accept();
             Message other;
             asio::read(socket, asio::buffer(&other, sizeof other));
-            if (other.world != self.world || other.photos != self.photos ||
+            if (other.world != self.world || other.names != self.names ||
                 messages.contains(other.rank))
-                fail("rank ", other.rank, " has other photos, another --world, or called twice");
+                fail("rank ", other.rank, " has other photos, classes or --world, or called twice");
             other.job = self.job;
             messages[other.rank] = other;
             sockets.emplace(other.rank, std::move(socket));
@@ -628,110 +625,107 @@ void meet(asio::io_context& io, const std::string& coord, Message self, tcp::soc
             asio::write(socket, asio::buffer(&messages[(rank + 1) % self.world], sizeof(Message)));
         next = messages[1];
     }
-    job = next.job;
     right = call(io, {asio::ip::address_v4(next.address), next.port});
     right.set_option(tcp::no_delay(true));
     listener.accept(left);
+    return next.job;
 }
 
 // ---- 7. The ring --------------------------------------------------------------------------------
-// Each rank has an array, and all want the sum. If rank 0 collected and returned the arrays, the
-// other wires would rest while its own carries them all. In a ring all wires work. The array is cut
-// into as many chunks as there are ranks. Three ranks, chunks A B C:
-//
+// All ranks want the sum of their arrays. If rank 0 collected and returned it, the other wires
+// would rest. In a ring all work. An array is cut into a chunk per rank, here A, B and C:
 //               rank 0                rank 1                rank 2
-//     step 1    A0   B0   C0  ─A──►   A1   B1   C1  ─B──►   A2   B2   C2  ─C──► to rank 0
-//     step 2    A0   B0   C02 ─C──►   A01  B1   C1  ─A──►   A2   B12  C2  ─B──► to rank 0
-//     step 3         B012     ─B──►             C012 ─C─►   A012          ─A──► to rank 0
-//     step 4    A012 B012     ─A──►        B012 C012 ─B─►   A012      C012 ─C─► to rank 0
-//
-// C02 is C0 + C2. In steps 1 and 2, what arrives is added; then each rank has the whole sum of one
-// chunk. In steps 3 and 4, sums arrive and are stored. A rank sends 2·(world-1)/world of its array,
-// and no algorithm sends less (Patarasuk and Yuan 2009). A chunk is summed on one path, so all
-// ranks get the same bits, and their weights stay the same.
-class Ring {
- public:
-    Ring(const std::string& coord, const Message& self, Job& job)
-        : rank_(self.rank), world_(self.world) {
-        if (world_ > 1) meet(io_, coord, self, left_, right_, job);
-    }
-    // Adds the bucket on another thread, after the buckets before it: the same order on all ranks.
-    // Nobody may touch it before wait() returns.
-    void start_sum(std::span<float> bucket) {
-        if (world_ == 1) return;
-        last_ = std::async(std::launch::async, [this, bucket, before = std::move(last_)]() mutable {
+//     round 1   A0   B0   C0  ─A──►   A1   B1   C1  ─B──►   A2   B2   C2  ─C──► to rank 0
+//     round 2   A0   B0   C02 ─C──►   A01  B1   C1  ─A──►   A2   B12  C2  ─B──► to rank 0
+//     round 3        B012     ─B──►             C012 ─C─►   A012          ─A──► to rank 0
+//     round 4   A012 B012     ─A──►        B012 C012 ─B─►   A012      C012 ─C─► to rank 0
+// C02 is C0 + C2. In rounds 1 and 2, what arrives is added; then each rank has the whole sum of one
+// chunk. In rounds 3 and 4, sums arrive and are stored. No algorithm sends less (Patarasuk and Yuan
+// 2009). A chunk is summed on one path, so all ranks get the same bits, and keep the same weights.
+struct Ring {
+    const int rank, world;
+    asio::io_context& io;
+    tcp::socket &left, &right;
+    std::future<void> last = {};  // of the bucket that was handed over last
+
+    // Adds the bucket of all ranks on another thread. Nobody may touch it before wait() returns.
+    // The thread owns the future of the bucket before, and waits for it first. So buckets are added
+    // one by one, in the same order on all ranks, while the caller computes the next one.
+    void add_later(std::span<float> bucket) {
+        if (world == 1) return;
+        last = std::async(std::launch::async, [this, bucket, before = std::move(last)]() mutable {
             if (before.valid()) before.get();
-            sum(bucket);
+            add(bucket);
         });
     }
-    void wait() {  // until all buckets are added; throws what sum() threw
-        if (last_.valid()) last_.get();
+    // Until all buckets are added. Throws what add() threw, after `when`.
+    void wait(const std::string& when) try {
+        if (last.valid()) last.get();
+    } catch (const std::exception& error) {
+        fail(when, ": ", error.what());
     }
-
- private:
-    void sum(std::span<float> data) {
-        const auto chunk = [&](int number) {
-            const size_t c = size_t(number + world_) % world_, n = data.size();
-            return data.subspan(n * c / world_, n * (c + 1) / world_ - n * c / world_);
+    // Chunk c - 1 arrives while chunk c is sent. In the next round, it is sent itself: rank 0 first
+    // sends A, the chunk of its own number, then C, B and A.
+    void add(std::span<float> bucket) {
+        const auto chunk = [&](int c) {
+            const size_t i = size_t(c + 2 * world) % world, n = bucket.size();
+            return bucket.subspan(n * i / world, n * (i + 1) / world - n * i / world);
         };
-        for (int step = 1; step < world_; ++step) {
-            const std::span<float> own = chunk(rank_ - step);
-            Floats arrived(own.size());
-            exchange(chunk(rank_ - step + 1), arrived);
-            for (size_t i = 0; i < own.size(); ++i) own[i] += arrived[i];
+        for (int round = 1, c = rank; round <= 2 * (world - 1); ++round, --c) {
+            const std::span<float> mine = chunk(c - 1);
+            Floats arrived(mine.size());
+            exchange(chunk(c), arrived);
+            for (size_t i = 0; i < mine.size(); ++i)
+                mine[i] = round < world ? mine[i] + arrived[i] : arrived[i];
         }
-        for (int step = 1; step < world_; ++step)
-            exchange(chunk(rank_ - step + 2), chunk(rank_ - step + 1));
     }
-
     // Sends and receives at the same time. If all ranks sent first and received later, a chunk
     // larger than the system's buffers would block all of them for ever.
     void exchange(std::span<const float> out, std::span<float> in) {
-        const auto check = [](const asio::error_code& error, size_t) {
-            if (error) fail("a neighbour in the ring is lost: ", error.message());
+        const auto check = [this](int other) {
+            return [other = (other + world) % world](const asio::error_code& error, size_t) {
+                if (error) fail("rank ", other, ", a neighbour, is lost: ", error.message());
+            };
         };
-        asio::async_write(right_, asio::buffer(out.data(), out.size_bytes()), check);
-        asio::async_read(left_, asio::buffer(in.data(), in.size_bytes()), check);
-        io_.restart();
-        io_.run();  // until both are done
+        asio::async_write(right, asio::buffer(out.data(), out.size_bytes()), check(rank + 1));
+        asio::async_read(left, asio::buffer(in.data(), in.size_bytes()), check(rank - 1));
+        io.restart();
+        io.run();  // until both have ended
     }
-
-    const int rank_, world_;
-    asio::io_context io_;
-    tcp::socket left_{io_}, right_{io_};
-    std::future<void> last_;
 };
 
 // ---- 8. The update and the checkpoint -----------------------------------------------------------
 // Gradients push the velocity, and the velocity moves the weight, like a ball that rolls downhill:
 //     g = (sum of gradients) / images + 0.0005 · w        v = 0.9 · v + g        w = w - lr · v
-// The second term of g, weight decay, pulls filters and matrices towards 0. Averages of means and
-// variances move a tenth of the way to those of the batch.
+// Filters and matrices get the second term of g, weight decay. Averages move a tenth of the way.
 void update(Network& net, float lr) {
     const float images = net.sums()[2];
     for (const Param& param : net.params)
         for (size_t i = param.at; i < param.at + param.size(); ++i) {
             float &w = net.weights[i], g = net.gradients[i] / images;
-            if (i >= net.velocities.size()) {
-                w = 0.9f * w + 0.1f * g;
-                continue;
-            }
             if (!param.is_vector()) g += 0.0005f * w;
-            net.velocities[i] = 0.9f * net.velocities[i] + g;
-            w -= lr * net.velocities[i];
+            if (i < net.trainable)
+                w -= lr * (net.velocities[i] = 0.9f * net.velocities[i] + g);
+            else
+                w = 0.9f * w + 0.1f * g;
         }
 }
 
 // A checkpoint is a folder step-00000020 with two files in the format safetensors:
-//
 //     8 bytes    length of the header
 //     header     {"conv1.weight": {"dtype": "F32", "shape": […], "data_offsets": [0, 1728]}, …}
 //     numbers    of all tensors
-//
 // model.safetensors has the weights, in PyTorch's order (filters K C r s; here they are K r s C),
-// and what `trainer eval --from` needs to use them; optim.safetensors has the velocities. All else
-// that a job needs follows from the number of steps done (num_batches_tracked): its order and its
-// crops.
+// and what `trainer eval --from` needs to use them; optim.safetensors has the velocities. The
+// number of steps (num_batches_tracked) says where in which epoch a job goes on, but only for the
+// same photos, seed and batch. So the header has these, too, and load() compares them.
+std::vector<std::string> origin(const DataSet& data, const Job& job) {
+    std::string classes;
+    for (const std::string& one : data.classes)
+        classes += text(classes.empty() ? "[" : ",", std::quoted(one));
+    return {text(R"("classes":)", std::quoted(classes + "]")),
+            text(R"("job":"seed )", job.seed, " batch ", job.batch, " photos ", data.names, '"')};
+}
 
 // Calls f(name, type, data, bytes) for each tensor of a file.
 void for_each_tensor(Network& net, int64_t& steps, const std::string& file, const auto& f) {
@@ -740,7 +734,7 @@ void for_each_tensor(Network& net, int64_t& steps, const std::string& file, cons
         const std::string type = text(R"("dtype":"F32","shape":[)", p.K, C, rs, ']');
         if (file == "model")
             f(p.name, type, net.weight(p), p.size() * 4);
-        else if (p.at < net.velocities.size())
+        else if (p.at < net.trainable)
             f("momentum/" + p.name, type, &net.velocities[p.at], p.size() * 4);
     }
     for (int b = 1; file == "model" && b <= 5; ++b)
@@ -760,23 +754,22 @@ void reorder_filters(Network& net, bool back) {
     }
 }
 
-void save(const std::string& run, Network& net, const DataSet& data, int64_t steps) {
-    std::string layers, classes;
+void save(const std::string& run, Network& net, int64_t steps, const auto& origin) {
+    std::string layers;
     for (size_t b = 1; b <= net.blocks.size(); ++b)
         layers += text("conv2d conv", b, " out ", net.blocks[b - 1].conv.K,
                        R"( size 3 pad 1 bias no\nbatchnorm bn)", b, R"(\nrelu\n)",
                        net.blocks[b - 1].pools ? R"(maxpool size 2\n)" : "");
-    for (const std::string& one : data.classes)
-        classes += text(classes.empty() ? "" : ",", std::quoted(one));
-    const std::string card =
+    std::string card =
         text(R"({"__metadata__":{"model":"mini","model_text":"input 64\n)", layers,
              R"(avgpool 1\nlinear fc out classes\n","size":"64","mean":"[0.485,0.456,0.406]",)",
-             R"("std":"[0.229,0.224,0.225]","classes":)", std::quoted("[" + classes + "]"), '}');
+             R"("std":"[0.229,0.224,0.225]")");
+    for (const std::string& member : origin) card += "," + member;
     const std::string folder = text(run, "/step-", std::setw(8), std::setfill('0'), steps);
     std::filesystem::create_directories(folder + ".writing");
     reorder_filters(net, false);
     for (const std::string file : {"model", "optim"}) {
-        std::string header = card, numbers;
+        std::string header = card + '}', numbers;
         for_each_tensor(net, steps, file, [&](auto name, auto type, void* data, size_t bytes) {
             numbers.append(static_cast<char*>(data), bytes);
             header += text(',', std::quoted(name), ":{", type, R"(,"data_offsets":[)",
@@ -793,9 +786,9 @@ void save(const std::string& run, Network& net, const DataSet& data, int64_t ste
     std::filesystem::rename(folder + ".writing", folder);  // a crash leaves no half checkpoint
 }
 
-// Reads a checkpoint, of ./trainer too: searches the header for each name, and from there for its
-// offsets. Returns the number of steps done.
-int64_t load(const std::string& folder, Network& net) {
+// Reads a checkpoint of mini or of ./trainer (whose header has no "job"): searches for each name,
+// and from there for the offsets of its numbers. Returns the number of steps.
+int64_t load(const std::string& folder, Network& net, const auto& origin) {
     int64_t steps = 0;
     for (const std::string file : {"model", "optim"}) {
         const std::string path = folder + "/" + file + ".safetensors", key = R"("data_offsets":[)";
@@ -803,6 +796,11 @@ int64_t load(const std::string& folder, Network& net) {
         const std::string all(std::istreambuf_iterator<char>(in), {});
         uint64_t length = 0, begin = 0, end = 0;
         if (all.size() > 8) std::memcpy(&length, all.data(), 8);
+        for (const std::string& member : origin) {
+            const size_t at = all.find(member.substr(0, member.find(':') + 1));
+            if (at < all.size() && all.compare(at, member.size(), member) != 0)
+                fail("--resume: ", path, " was not trained with ", member, ", as set here");
+        }
         for_each_tensor(net, steps, file, [&](auto name, auto, void* data, size_t bytes) {
             const size_t at = all.find(key, all.find(text(std::quoted(name), ":{")));
             if (at < all.size()) std::sscanf(&all[at + key.size()], "%lu,%lu", &begin, &end);
@@ -817,29 +815,34 @@ int64_t load(const std::string& folder, Network& net) {
 
 // ---- 9. The training loop -----------------------------------------------------------------------
 void train(std::map<std::string, std::string>& options) {
-    const auto number = [&](const char* name) { return std::atof(options[name].c_str()); };
-    const int rank = int(number("--rank")), world = int(number("--world"));
-    Job job{int64_t(number("--batch")), int64_t(number("--epochs")), number("--lr"),
-            uint64_t(number("--seed"))};
-    if (rank < 0 || rank >= world || job.batch < 1) fail("--rank must be less than --world");
+    const auto number = [&](const char* name, double least, double most = 1e15) {
+        char* end = nullptr;
+        const double value = std::strtod(options[name].c_str(), &end);
+        if (*end || !(value >= least && value <= most))
+            fail(name, " ", options[name], ": must be a number from ", least, " to ", most);
+        return value;
+    };
+    const int world = int(number("--world", 1)), rank = int(number("--rank", 0, world - 1));
     const DataSet data = open_folder(options["--data"]);
     const int64_t photos = int64_t(data.photos.size());
-    std::string names;
-    for (const auto& [path, label] : data.photos) names += path.substr(options["--data"].size());
-    Ring ring(options["--coord"], {rank, world, hash(names), 0, 0, job}, job);
+    const Job own{int64_t(number("--batch", 1)), int64_t(number("--epochs", 1)), number("--lr", 0),
+                  uint64_t(number("--seed", 0))};
+    asio::io_context io;
+    tcp::socket left(io), right(io);
+    const Job job = meet(io, options["--coord"], {rank, world, data.names, own}, left, right);
     Network net(int(data.classes.size()), job.seed);
-
-    // Rank 0 reads the checkpoint. The others add zeros to what it has: so the sum is a copy.
-    float done = 0;  // steps
+    float start = 0;                          // the number of steps of the checkpoint
+    Ring ring{rank, world, io, left, right};  // the last of these, so its threads end first
+    // Rank 0 reads the checkpoint. The others add zeros to its numbers, and so receive a copy.
     if (rank > 0) std::ranges::fill(net.weights, 0.0f);
-    if (rank == 0 && !options["--resume"].empty()) done = float(load(options["--resume"], net));
-    ring.start_sum({&done, 1});
-    ring.start_sum(net.weights);
-    ring.start_sum(net.velocities);
-    ring.wait();
-
+    if (rank == 0 && !options["--resume"].empty())
+        start = float(load(options["--resume"], net, origin(data, job)));
+    ring.add_later({&start, 1});
+    ring.add_later(net.weights);
+    ring.add_later(net.velocities);
+    ring.wait("before the first step");
     const int64_t per_epoch = (photos + job.batch - 1) / job.batch, steps = job.epochs * per_epoch;
-    for (int64_t step = int64_t(done); step < steps; ++step) {
+    for (int64_t step = int64_t(start); step < steps; ++step) {
         const uint32_t epoch = uint32_t(step / per_epoch);
         const int64_t before = step % per_epoch * job.batch;  // photos of this epoch
         const int64_t count = std::min(job.batch, photos - before);
@@ -852,34 +855,31 @@ void train(std::map<std::string, std::string>& options) {
             const auto& [path, label] = data.photos[photo];
             const Tensor part = random_crop(decode(path), job.seed, epoch, photo);
             const bool flip = Random(job.seed, epoch, photo, kFlip).uniform() < 0.5f;
-            const bool tall = part.H > kSide && part.H - kSide > 2 * (part.W - kSide);  // as Pillow
-            to_input(resized(resized(part, kSide, !tall), kSide, tall), flip, x.at(n, 0, 0));
+            to_input(to_square(part), flip, x.at(n, 0, 0));
             labels.push_back(label);
         }
-
         std::ranges::fill(net.gradients, 0.0f);
         const Tensor y = net.forward(std::move(x));
         const Tensor dy = softmax_cross_entropy(y, labels, net.sums());
-        net.backward(dy, [&](std::span<float> bucket) { ring.start_sum(bucket); });
+        net.backward(dy, [&](std::span<float> bucket) { ring.add_later(bucket); });
         const auto computed = std::chrono::steady_clock::now();
-        ring.wait();
+        ring.wait(text("step ", step + 1));
         const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - computed;
         update(net, float(job.lr));
         const float images = net.sums()[2], loss = net.sums()[0] / images;
         if (!std::isfinite(loss)) fail("step ", step + 1, ": the loss is not finite; lower --lr");
         if (rank > 0) continue;
-        std::printf("epoch %u  step %ld/%ld  loss %.6f  right %.0f %%  ring %.1f ms\n", epoch + 1,
+        std::printf("epoch %u  step %ld/%ld  loss %.6f  correct %.0f %%  ring %.1f ms\n", epoch + 1,
                     step + 1, steps, loss, 100 * net.sums()[1] / images, 1e3 * waited.count());
         std::fflush(stdout);
-        if ((step + 1) % per_epoch == 0) save(options["--out"], net, data, step + 1);
+        if ((step + 1) % per_epoch == 0) save(options["--out"], net, step + 1, origin(data, job));
     }
 }
 
-// If a rank dies here, its neighbours fail in exchange(), then theirs, and the job ends; --resume
-// starts it again. In ./trainer the others agree on who is left, form a new ring and repeat the
-// step, and the dead rank may come back (net/elastic.md). ./trainer also validates its model; here
-// `trainer eval --from runs/mini/step-…` does. The rest is speed: README.md has the list.
-
+// If the process of a rank ends, its neighbours fail in exchange(), then theirs, and the job ends;
+// --resume starts it again. A rank that is stopped or unplugged sends no error: the others wait for
+// it, perhaps for ever. In ./trainer, if a rank dies or is silent for three seconds, the others
+// form a new ring and repeat the step (net/elastic.md), and it validates its model as well.
 }  // namespace mini
 
 int main(int argc, char** argv) try {
@@ -896,5 +896,5 @@ int main(int argc, char** argv) try {
     return 0;
 } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
-    std::_Exit(1);  // another thread may be waiting for a neighbour
+    return 1;
 }
