@@ -86,6 +86,22 @@ class Tiff : public Bitmap {
         return otherwise;
     }
 
+    // A field of the file, or 0: libtiff makes a palette image without colours grey, and fills up a
+    // short palette. The first directory holds entries of tag, type, count and value.
+    size_t in_file(uint32_t tag, bool is_count) const {
+        const bool big = bytes_[0] == 'M', wide = (bytes_[2] | bytes_[3]) == 43;
+        const auto number = [&](size_t at, int n) {
+            return size_t(big ? big_endian(bytes_, at, n) : little_endian(bytes_, at, n));
+        };
+        const auto low = [&](size_t at) { return number(at + (wide && big ? 4 : 0), 4); };
+        const size_t directory = low(wide ? 8 : 4), each = wide ? 20 : 12;
+        const size_t n = number(directory + (wide && big ? 6 : 0), 2);
+        for (size_t i = 0, at = directory + (wide ? 8 : 2); i < n; ++i, at += each)
+            if (number(at, 2) == tag)
+                return is_count ? low(at + 4) : number(at + (wide ? 12 : 8), 2);
+        return 0;
+    }
+
     // Reads the tags, and refuses what Pillow does not read, or reads in another way.
     void layout() {
         const int packing = field<uint16_t>(TIFFTAG_COMPRESSION, 1);
@@ -106,7 +122,7 @@ class Tiff : public Bitmap {
         planes_ = count > 1 && field<uint16_t>(TIFFTAG_PLANARCONFIG, 1) == PLANARCONFIG_SEPARATE;
 
         int used = 1;
-        if (kind == PHOTOMETRIC_PALETTE && bits <= 8)
+        if (in_file(TIFFTAG_PHOTOMETRIC, false) == PHOTOMETRIC_PALETTE && bits <= 8)
             read_palette(bits);
         else if (kind == PHOTOMETRIC_RGB)
             used = 3;
@@ -151,7 +167,8 @@ class Tiff : public Bitmap {
 
     void read_palette(int bits) {
         uint16_t* colours[3];
-        if (!TIFFGetField(tiff_.get(), TIFFTAG_COLORMAP, &colours[0], &colours[1], &colours[2]))
+        if (in_file(TIFFTAG_COLORMAP, true) != size_t(3) << bits ||
+            !TIFFGetField(tiff_.get(), TIFFTAG_COLORMAP, &colours[0], &colours[1], &colours[2]))
             refuse("without the palette that it needs");
         for (size_t i = 0; i < size_t(3) << bits; ++i)
             palette_.push_back(uint8_t(colours[i % 3][i / 3] >> 8));

@@ -552,6 +552,50 @@ TEST_CASE("a decoder works on after a refusal") {
     }
 }
 
+TEST_CASE("a JPEG without its tables does not take those of the image before") {
+    const std::vector<uint8_t> whole = encoded(picture(16, 16), ".jpg");
+    std::vector<uint8_t> bare;
+    for (size_t at = 0; at < whole.size();) {
+        const bool is_table = whole[at] == 0xFF && whole[at + 1] == 0xDB;
+        const size_t n = is_table ? size_t(2 + whole[at + 2] * 256 + whole[at + 3]) : 1;
+        if (!is_table) bare.push_back(whole[at]);
+        at += n;
+    }
+    REQUIRE(bare.size() < whole.size());
+    Decoder decoder;
+    Image image;
+    decoder.open(whole, "whole.jpg");
+    decoder.read(image);
+    CHECK_FAILS((decoder.open(bare, "bare.jpg"), decoder.read(image)), "bare.jpg");
+}
+
+TEST_CASE("a BMP without the offset of its pixels has them behind the header") {
+    std::vector<uint8_t> bmp = encoded(picture(9, 7), ".bmp");
+    std::fill_n(bmp.begin() + 10, 4, uint8_t(0));
+    CHECK(decoded(bmp).pixels == picture(9, 7).pixels);
+    bmp[10] = 20;  // inside the header
+    CHECK_FAILS(decoded(bmp, "bad.bmp"), "bad.bmp");
+}
+
+TEST_CASE("a palette TIFF without its colours, or with too few, is refused") {
+    for (const uint16_t colours : {0, 3 * 128}) {
+        std::string tiff = std::string("II*\0\x08\0\0\0", 8);
+        const auto number = [&](uint32_t value, int bytes) {
+            for (int i = 0; i < bytes; ++i) tiff += char(value >> 8 * i);
+        };
+        const std::vector<std::array<uint32_t, 3>> tags = {
+            {256, 1, 4}, {257, 1, 4}, {258, 1, 8},  {259, 1, 1},
+            {262, 1, 3}, {273, 1, 8}, {279, 1, 16}, {320, colours, 8}};
+        number(colours ? 8 : 7, 2);
+        for (const auto& [tag, count, value] : tags)
+            if (count > 0) number(tag, 2), number(3, 2), number(count, 4), number(value, 4);
+        number(0, 4);
+        tiff.resize(1000, '\x10');
+        const std::vector<uint8_t> bytes(tiff.begin(), tiff.end());
+        CHECK_FAILS(decoded(bytes, "p.tif"), "palette");
+    }
+}
+
 TEST_CASE("a claimed size is checked before anything is allocated for it") {
     const int64_t before = peak_bytes();
     Bytes jpeg = encoded(".jpg");
