@@ -381,25 +381,24 @@ TEST_CASE("mini: ranks compare the names of classes and photos, below --data") {
     CHECK(names("a") != names("b"));
 }
 
-TEST_CASE("mini: a rank that loses a neighbour names it, and the step") {
-    asio::io_context io;
-    mini::tcp::acceptor listener(io, {asio::ip::address_v4::loopback(), 0});
-    mini::tcp::socket left(io), right(io);
-    right.connect(listener.local_endpoint());
-    listener.accept(left);
-    left.close();  // the other end of `right`
-    left.connect(listener.local_endpoint());
-    listener.accept().close();
-    std::vector<float> bucket(3);
-    mini::Ring ring{1, 3, io, left, right};
-    ring.add_later(bucket);
-    ring.add_later(bucket);
-    try {
-        ring.wait("step 7");
-        FAIL("lost neighbours are not noticed");
-    } catch (const std::exception& error) {
-        const std::string why = error.what();
-        CHECK(contains(why, "step 7"));
-        CHECK((contains(why, "rank 0") || contains(why, "rank 2")));
+TEST_CASE("mini: ranks that lose a neighbour name it, and the step") {
+    const TempDir folder;
+    write_photos(folder / "photos");
+    const auto start = [&, port = free_port()](int rank, const char* pid) {
+        return cat(mini_path(), " --data ", folder / "photos", " --batch 8 --epochs 100000 --out ",
+                   folder / "run", " --coord ", at(port), " --world 3 --rank ", rank, " >",
+                   folder / cat("mini", rank), " 2>&1 & ", pid, "=$!; ");
+    };
+    shell(cat(start(0, "first"), start(1, "victim"), start(2, "last"),
+              "for i in $(seq 600); do grep -q 'step 3' ", folder / "mini0",
+              " && break; sleep 0.1; done; kill -9 $victim; wait $first; one=$?; wait $last; "
+              "echo $one $? >",
+              folder / "ended"));
+    CHECK(read_file(folder / "ended") == "1 1\n");
+    for (const char* rank : {"mini0", "mini2"}) {
+        const std::string said = read_file(folder / rank);
+        CAPTURE(said);
+        CHECK(contains(said, "rank 1"));
+        CHECK(contains(said, "step "));
     }
 }
