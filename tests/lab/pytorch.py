@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Trains a recipe of this folder with PyTorch, to compare accuracy and time with Convoy's.
+"""Trains a recipe (tools/recipes) with PyTorch, to compare accuracy and time with Convoy's.
 
-    tools/recipes/pytorch.py tools/recipes/cifar10.txt FOLDER [--seed 1] [--epochs E]
+    tests/lab/pytorch.py tools/recipes/cifar10.txt FOLDER [--seed 1] [--epochs E]
 
 Reads the same texts as Convoy: settings, and layers (src/model/model_text.h; of a built-in model they come
 from ./trainer models). FOLDER holds train/ and val/, or test/, with a folder for each class; all images
