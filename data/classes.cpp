@@ -5,6 +5,7 @@
 // part2. Nor is a folder that holds the other classes, nor are folders that hold the same folders.
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "data/places.h"
 #include "src/base/text.h"
@@ -190,6 +191,10 @@ void refuse_folders(const std::string& root, const Names& classes, std::span<con
                           advice = "give one of them, such as --data " + within(root, tops[0]);
         if (std::ranges::any_of(common, [](auto& one) { return role_in(one) <= Role::masks; }))
             refuse(root, tops, what + ", with parts of a set or masks, not classes", kList);
+        if (const auto train = std::ranges::find(tops, Role::train, role_of); train != tops.end())
+            refuse(root, tops, what + ", as parts of a set do, not classes",
+                   cat("choose two, such as --data ", within(root, *train), " --val ",
+                       within(root, tops[train == tops.begin()])));
         if (kinds.size() > tops.size() || (top_kinds.size() == 1 && *top_kinds.begin() != ""))
             refuse(root, tops, what + ", as parts or copies of a set do, not classes", advice);
         log.notice("'", root, "': the classes ", some_of(tops), " ", what,

@@ -69,9 +69,14 @@ struct Sample {
     Label label = {};
     LeftOut members = {};  // by kind
 
+    void take_number(int64_t number) {
+        if (label.number && *label.number != number)
+            fault = cat("its labels contradict each other: ", *label.number, " and ", number);
+        label.number = number;
+    }
     void take_label(std::string_view text) {
         const Label found = parse_label(text);
-        if (found.number) label.number = found.number;
+        if (found.number) take_number(*found.number);
         if (!found.name.empty()) label.name = found.name;
     }
     void take_json(std::span<const uint8_t> bytes) {
@@ -79,7 +84,7 @@ struct Sample {
         for (const char* field : {"label", "cls", "class", "class_name"}) {
             const auto at = content.find(field);
             if (at == content.end()) continue;
-            if (at->is_number_integer() && !label.number) label.number = at->get<int64_t>();
+            if (at->is_number_integer()) take_number(at->get<int64_t>());
             if (at->is_string() && label.name.empty())
                 take_label(at->get_ref<const std::string&>());
         }

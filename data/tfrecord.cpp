@@ -65,15 +65,32 @@ Bytes find(Bytes message, uint32_t number) {
     return found;
 }
 
-// The first number of an Int64List: packed (one run of bytes) or not.
-std::optional<int64_t> first_number(Bytes list) {
+struct Several {};  // an image, or a label, of a record that has more of them
+
+// The only number of an Int64List: packed (one run of bytes) or not.
+std::optional<int64_t> only_number(Bytes list) {
+    std::optional<int64_t> only;
+    const auto take = [&](uint64_t number) {
+        if (only) throw Several();
+        only = int64_t(number);
+    };
     for (Message in{{list}}; in.has_next();) {
         const Field field = in.next();
-        if (field.number != 1) continue;
-        if (!field.is_bytes) return int64_t(field.varint);
-        if (!field.bytes.empty()) return int64_t(Message{{field.bytes}}.varint());
+        if (field.number == 1 && !field.is_bytes) take(field.varint);
+        if (field.number == 1 && field.is_bytes)
+            for (Message run{{field.bytes}}; run.has_next();) take(run.varint());
     }
-    return {};
+    return only;
+}
+// The only text of a BytesList.
+Bytes only_bytes(Bytes list) {
+    Bytes only;
+    int n = 0;
+    for (Message in{{list}}; in.has_next();)
+        if (const Field field = in.next(); field.number == 1 && field.is_bytes && n++ == 0)
+            only = field.bytes;
+    if (n > 1) throw Several();
+    return only;
 }
 
 // The image and the label of an Example.
@@ -87,9 +104,10 @@ Record parse_example(Bytes message) {
             if (entry.number != 1 || !entry.is_bytes) continue;
             const std::string_view name = as_text(find(entry.bytes, 1));
             const Bytes feature = find(entry.bytes, 2);
-            if (name == "image/class/label") record.label.number = first_number(find(feature, 3));
-            if (name == "image/class/text") record.label.name = as_text(find(find(feature, 1), 1));
-            if (name == "image/encoded") record.bytes = find(find(feature, 1), 1);
+            if (name == "image/class/label") record.label.number = only_number(find(feature, 3));
+            if (name == "image/class/text")
+                record.label.name = as_text(only_bytes(find(feature, 1)));
+            if (name == "image/encoded") record.bytes = only_bytes(find(feature, 1));
         }
     }
     return record;
@@ -100,6 +118,8 @@ void take_example(Bytes data, uint64_t offset, const Findings& findings) {
     Record record;
     try {
         record = parse_example(data);
+    } catch (const Several&) {
+        return findings.fault(offset, "several images or several labels in it");
     } catch (const Error&) {
         return findings.fault(offset, "damaged: not a tf.train.Example");
     }

@@ -33,6 +33,7 @@ TEST_CASE("parts, masks, copies and folders around a set are no classes, and the
         {{"fold1/a/", "fold2/a/", "fold1/b/", "fold2/b/"}, "fold1, fold2"},
         {{"x_images_part_1/", "x_images_part_2/"}, "path, tab, label"},
         {{"augmented/a/", "original/a/", "augmented/b/", "original/b/"}, "augmented, original"},
+        {{"train/a/", "train/b/", "extra/a/", "extra/b/"}, "/train --val"},
         {{"red/a/", "red/b/", "red/c/", "grey/a/", "grey/b/", "grey/c/"}, "grey, red"},
         {{"run1/a/", "run1/b/", "run2/a/", "run2/b/", "run3/a/", "run3/b/"}, "run1, run2, run3"},
         {{"w/images/a/", "w/images/b/", "x/images/a/", "x/images/b/"}, "w, x"},

@@ -231,6 +231,36 @@ TEST_CASE("TFRecord: protobuf's Examples; a record without an image is a fault")
     CHECK(found.faults[0].ends_with("no image/encoded in it"));
 }
 
+TEST_CASE("several labels of one image are a fault, in a TFRecord and in a tar") {
+    const auto field = [](int number, const std::string& bytes) {
+        return std::string{char(number << 3 | 2), char(bytes.size())} + bytes;
+    };
+    const auto entry = [&](const std::string& name, const std::string& feature) {
+        return field(1, field(1, name) + field(2, feature));
+    };
+    const auto faults = [&](const std::string& numbers, const std::string& texts) {
+        const std::string example =
+            field(1, entry("image/encoded", field(1, field(1, "picture"))) +
+                         entry("image/class/label", field(3, field(1, numbers))) +
+                         entry("image/class/text", field(1, texts)));
+        Bytes shard;
+        const auto put_number = [&](uint64_t value, int bytes) {
+            for (int i = 0; i < bytes; ++i) shard.push_back(uint8_t(value >> 8 * i));
+        };
+        put_number(example.size(), 8);
+        put_number(masked_crc32c(shard), 4);
+        const Bytes data(example.begin(), example.end());
+        shard.insert(shard.end(), data.begin(), data.end());
+        put_number(masked_crc32c(data), 4);
+        return scan(shard).faults.size();
+    };
+    CHECK(faults("\3", field(1, "cat")) == 0);
+    CHECK(faults("\3\1", field(1, "cat")) == 1);
+    CHECK(faults("\3", field(1, "cat") + field(1, "dog")) == 1);
+    CHECK(scan(tar_of({"v/1.jpg", "v/1.json"}, R"({"cls": 2, "label": 2})")).faults.empty());
+    CHECK(scan(tar_of({"v/1.jpg", "v/1.json"}, R"({"cls": 2, "label": 3})")).faults.size() == 1);
+}
+
 TEST_CASE("CIFAR and IDX: labels, and pixels that the decoder reads as they are") {
     // Of 100 classes: a coarse label first.
     for (const auto& [file, labels] :
