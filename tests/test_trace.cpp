@@ -132,9 +132,9 @@ TEST_CASE("trace: a file has Unix times, escapes names, and keeps slices nested"
         const auto at = [&](int64_t ns) {
             return now + std::chrono::nanoseconds(ns + 10'000 * (step - 10));
         };
-        for (int i = 0; i < 9; ++i)  // some begin and end in the same µs as the step, some later
-            trainer->add(layers[i % 4], at(300 + 997 * i), at(300 + 997 * (i + 1)), 2, 997 * 3);
-        trainer->add(kTraceStep, at(299), at(300 + 997 * 9), step, 2);
+        for (int i = 0; i < 6; ++i)  // each second one begins or ends within a µs
+            trainer->add(layers[i % 4], at(300 + 1500 * i), at(300 + 1500 * (i + 1)), 2, 4500);
+        trainer->add(kTraceStep, at(299), at(9300), step, 2);
     }
     const std::string path = write_trace(tracer, folder.path(), 3, false);
     CHECK(path == folder / "trace-3-5-rank3.json.gz");
