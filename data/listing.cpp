@@ -229,6 +229,8 @@ void compare(Shard& shard, const PackedSet& packed, bool is_check) {
 
 Listing list_shards(const Place& place, const Names& base, const DataOptions& options,
                     const Remote& remote, Log& log) {
+    auto shards = std::make_shared<std::vector<Shard>>(
+        open_shards(place.shards, {options.cache, options.threads, remote, options.stop}, log));
     std::map<std::string, PackedSet> packed;  // by folder
     std::set<bool> parts;                     // of training or not: those that are opened
     for (const std::string& path : place.shards) {
@@ -237,7 +239,8 @@ Listing list_shards(const Place& place, const Names& base, const DataOptions& op
         if (const auto at = packed[folder].shards.find(name); at != packed[folder].shards.end())
             parts.insert(at->second.is_train);
     }
-    const auto [folder, first] = split_path(place.shards[0]);
+    const std::string folder = split_path(place.shards[0]).first,
+                      first = split_path(place.shards[0]).second;
     Names lost;
     for (const auto& [name, shard] : packed[folder].shards)
         if (place.is_whole && !options.part && parts.contains(shard.is_train) &&
@@ -248,12 +251,10 @@ Listing list_shards(const Place& place, const Names& base, const DataOptions& op
              " of its dataset.json: copy what is missing, or run `trainer pack` again; to "
              "use the rest, name it: '",
              within(folder, first.substr(0, first.find_first_of("0123456789"))), "*'");
-    auto shards = std::make_shared<std::vector<Shard>>(
-        open_shards(place.shards, {options.cache, options.threads, remote, options.stop}, log));
     for_each_parallel(shards->size(), options.threads, [&](size_t s) {
         Shard& shard = (*shards)[s];
         const auto own = packed.find(split_path(shard.name).first);
-        compare(shard, own == packed.end() ? packed[folder] : own->second, options.is_check);
+        compare(shard, own == packed.end() ? packed.at(folder) : own->second, options.is_check);
     });
     std::set<Label> labels;
     for (Shard& shard : *shards) {
