@@ -94,7 +94,7 @@ JpegReader::JpegReader() {
 void JpegReader::open(std::span<const uint8_t> bytes, const std::string& name) {
     name_ = name;
     if (setjmp(escape_)) fail(name_, ": ", reason_);
-    // Tables of an earlier image must not stand in for those that this one lacks.
+    // If this image lacks tables, it must not use those of an earlier image.
     jpeg_destroy_decompress(&info_);
     jpeg_create_decompress(&info_);
     info_.progress = &progress_;

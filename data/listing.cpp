@@ -232,7 +232,7 @@ Listing list_shards(const Place& place, const Names& base, const DataOptions& op
     auto shards = std::make_shared<std::vector<Shard>>(
         open_shards(place.shards, {options.cache, options.threads, remote, options.stop}, log));
     std::map<std::string, PackedSet> packed;  // by folder
-    std::set<bool> parts;                     // of training or not: those that are opened
+    std::set<bool> parts;                     // true: training shards are opened; false: validation
     for (const std::string& path : place.shards) {
         const auto [folder, name] = split_path(path);
         if (!packed.contains(folder)) packed[folder] = read_packed(folder, remote);

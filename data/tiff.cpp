@@ -173,7 +173,7 @@ class Tiff : public Bitmap {
         for (size_t i = 0; i < size_t(3) << bits; ++i)
             palette_.push_back(uint8_t(colours[i % 3][i / 3] >> 8));
         if (std::ranges::count(palette_, 0) == std::ssize(palette_))
-            refuse("with a palette of 8 bits in place of 16");
+            refuse("with a palette of 8-bit colours, not 16-bit ones");
         samples_.palette = palette_.data();
     }
 

@@ -603,7 +603,7 @@ void Coordinator::stop_job(int lost, const std::string& why, wire::End end) {
     end_job();
 }
 
-// Whoever asks from now on is told so.
+// From now on the coordinator answers each rank that asks: the job has ended.
 void Coordinator::end_job() {
     for (auto& [id, client] : clients_) {
         if (client.role == Role::newcomer)
