@@ -126,8 +126,7 @@ void refuse_parts(const std::string& where, const Names& classes, const FoldersI
         }
     if (paired.empty() || paired.size() * 2 < classes.size() + is_bare) return;
     std::ranges::stable_sort(paired, {}, role_in);
-    std::stable_partition(paired.begin(), paired.end(),
-                          [](const std::string& name) { return !is_mask(name); });
+    std::stable_partition(paired.begin(), paired.end(), [](auto& n) { return !is_mask(n); });
     const std::string first = within(where, paired[0]);
     const bool has_masks = is_mask(paired.back()) && !is_mask(paired[0]);
     refuse(where, paired,
