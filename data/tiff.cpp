@@ -134,7 +134,7 @@ class Tiff : public Bitmap {
             refuse("of photometric interpretation ", kind, ", ", bits, " bits and compression ",
                    packing);
         const int more = count - used;
-        const bool inverted = kind == PHOTOMETRIC_MINISWHITE;
+        const bool inverted = kind == PHOTOMETRIC_MINISWHITE && !samples_.palette;
         is_deflate_ = packing == COMPRESSION_DEFLATE || packing == COMPRESSION_ADOBE_DEFLATE;
         if (is_deflate_ && field<uint16_t>(TIFFTAG_FILLORDER, 1) != 1)
             refuse("of compression ", packing, " with reversed bits");
