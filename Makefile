@@ -82,7 +82,7 @@ ifdef TSAN
   LDLIBS   += -fsanitize=thread
 endif
 
-LIB_SRC := $(wildcard kernels/*.cpp kernels/cpu/*.cpp net/*/*.cpp data/*.cpp) \
+LIB_SRC := $(wildcard kernels/*.cpp kernels/cpu/*.cpp net/*/*.cpp data/*.cpp data/*/*.cpp) \
            $(filter-out src/cli/main.cpp src/mini/mini.cpp,$(wildcard src/*/*.cpp src/*/*/*.cpp))
 ifneq ($(MACHINE),x86_64)
   LIB_SRC := $(filter-out %_avx512.cpp %_avx512_bf16.cpp,$(LIB_SRC))
@@ -91,7 +91,7 @@ endif
 # that includes them all. Names in anonymous namespaces are therefore unique within a unit. Files named in SINGLE
 # have flags or macros of their own or take long; UNITY=0 compiles every file by itself.
 UNITY  ?= 1
-SINGLE := %_avx512.cpp %_avx512_bf16.cpp data/pixel_ops.cpp src/model/start_values.cpp src/page/assets.cpp \
+SINGLE := %_avx512.cpp %_avx512_bf16.cpp data/images/pixel_ops.cpp src/model/start_values.cpp src/page/assets.cpp \
           src/cli/main.cpp kernels/backend.cpp net/control/asio.cpp kernels/cpu/winograd% kernels/cuda/conv2d.cu
 net_HOLDS  := net/control net/ring
 src/train_HOLDS := src/config src/model src/train
@@ -245,7 +245,7 @@ $(BUILD)/data/%.o $(BUILD)/tools/music.cpp.o: CXXFLAGS += -ffp-contract=off
 $(BUILD)/kernels/%.o: CXXFLAGS += $(KERNELFLAGS)
 $(BUILD)/data/%_avx512.cpp.o: CXXFLAGS += -mavx512vbmi -mavx512vnni
 # Vectors for loops over pixels.
-$(BUILD)/data/pixel_ops.cpp.o: CXXFLAGS += -O3
+$(BUILD)/data/images/pixel_ops.cpp.o: CXXFLAGS += -O3
 # Vectors for the start values, and the same ones on every machine.
 $(BUILD)/src/model/start_values.cpp.o: CXXFLAGS += -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math
 $(BUILD)/%_avx512.cpp.o: CXXFLAGS += $(ISA_AVX512)
@@ -318,8 +318,8 @@ barriers: $(BUILD)/run_tests
 	tests/lab/barriers
 # Each target for FUZZ_SECONDS; what crashed it is left in build/fuzz.
 FUZZ_SECONDS := 20
-FUZZ_SRC := $(filter-out $(addprefix data/,augment% loader% policy% pixel_ops% resize% whiten% decoded% check_data% pack_data%),\
-              $(wildcard data/*.cpp src/base/*.cpp)) net/control/wire.cpp net/control/tls.cpp \
+FUZZ_SRC := $(wildcard data/sources/*.cpp src/base/*.cpp) data/order.cpp \
+            $(addprefix data/images/,bitmap.cpp decode.cpp jpeg.cpp tiff.cpp) net/control/wire.cpp net/control/tls.cpp \
             $(addprefix src/checkpoint/,meta.cpp safetensors.cpp torch_file.cpp pickle.cpp) $(wildcard src/config/*.cpp) \
             src/job/exchange.cpp $(wildcard src/model/*.cpp src/model/layers/*.cpp) \
             tests/fuzz/fuzz.cpp
@@ -394,6 +394,8 @@ layers:
 	@test "$$(grep -rlE '^.include <asio' net)" = net/control/asio.h
 	@! grep -rnE '^.include "net/ring/' net/control
 	@! grep -rnE '^.include "net/control/' net/ring | grep -vE '/($(RING_USES))\.h"'
+	@! grep -rnP '^.include "data/(?!images/)' data/images
+	@! grep -rnP '^.include "data/(?!images/|sources/|order\.h)' data/sources
 	@! grep -nE '^.include "' src/mini/mini.cpp  # no file of the others
 	@! grep -rnE '^.include (<cuda|"kernels/(cuda|simt)/)' --include=*.h --include=*.cpp src net data tools kernels/cpu
 	@! grep -rnE '^.include <cuda' kernels tests | grep -v '^kernels/cuda/cuda.h:'

@@ -7,10 +7,11 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "data/decode.h"
-#include "data/large_image.h"
-#include "data/parallel.h"
+#include "data/image_fault.h"
+#include "data/images/decode.h"
+#include "data/images/large_image.h"
 #include "src/base/bytes.h"
+#include "src/base/parallel.h"
 #include "src/base/random.h"
 #include "src/base/terminal.h"
 

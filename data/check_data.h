@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 
-#include "data/dataset.h"
+#include "data/sources/dataset.h"
 
 namespace convoy {
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "data/large_image.h"
+#include "data/image_fault.h"
 #include "src/base/check.h"
 
 namespace convoy {

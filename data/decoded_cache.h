@@ -4,7 +4,7 @@
 #include <atomic>
 #include <memory>
 
-#include "data/source.h"
+#include "data/sources/source.h"
 
 namespace convoy {
 

@@ -11,10 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "data/augment.h"
-#include "data/decode.h"
+#include "data/images/augment.h"
+#include "data/images/decode.h"
 #include "data/order.h"
-#include "data/source.h"
+#include "data/sources/source.h"
 #include "src/base/trace.h"
 
 namespace convoy {

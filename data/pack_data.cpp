@@ -10,11 +10,12 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "data/index.h"
-#include "data/large_image.h"
+#include "data/image_fault.h"
+#include "data/images/large_image.h"
 #include "data/order.h"
-#include "data/parallel.h"
-#include "data/shard_writer.h"
+#include "data/sources/index.h"
+#include "data/sources/shard_writer.h"
+#include "src/base/parallel.h"
 #include "src/base/random.h"
 #include "src/base/replace_file.h"
 #include "src/base/sha256.h"

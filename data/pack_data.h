@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "data/dataset.h"
-#include "data/records.h"
+#include "data/sources/dataset.h"
+#include "data/sources/records.h"
 
 namespace convoy {
 

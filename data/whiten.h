@@ -11,8 +11,8 @@
 
 #include <vector>
 
-#include "data/augment.h"
-#include "data/source.h"
+#include "data/images/augment.h"
+#include "data/sources/source.h"
 
 namespace convoy {
 

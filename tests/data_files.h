@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "data/dataset.h"
+#include "data/sources/dataset.h"
 #include "support.h"
 
 using Bytes = std::vector<uint8_t>;

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "data/crc32c.h"
+#include "data/sources/crc32c.h"
 #include "tests/process.h"
 #include "tests/protobuf_reader.h"
 

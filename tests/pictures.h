@@ -1,8 +1,8 @@
 // pictures.h — pictures from a formula or from the decoder, and parts of them.
 #pragma once
 
-#include "data/decode.h"
-#include "data/resize.h"
+#include "data/images/decode.h"
+#include "data/images/resize.h"
 
 namespace convoy {
 

@@ -1,5 +1,5 @@
 // test_augment.cpp — resizing against Pillow's pixels, crops and flips against torchvision's rules.
-#include "data/augment.h"
+#include "data/images/augment.h"
 
 #include <algorithm>
 

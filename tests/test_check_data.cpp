@@ -3,7 +3,7 @@
 
 #include <fstream>
 
-#include "data/generated.h"
+#include "data/sources/generated.h"
 #include "src/bench/bench.h"
 #include "tests/data_files.h"
 #include "tests/jobs.h"

@@ -2,7 +2,7 @@
 
 #include <climits>
 
-#include "data/augment.h"
+#include "data/images/augment.h"
 #include "kernels/backend.h"
 #include "src/base/text.h"
 #include "src/cli/commands.h"

@@ -1,5 +1,5 @@
 // test_decode.cpp — pixels against Pillow's, parts against the whole, and hostile bytes.
-#include "data/decode.h"
+#include "data/images/decode.h"
 
 #include <sys/resource.h>
 #include <zlib.h>
@@ -8,7 +8,7 @@
 #include <cstring>
 #include <opencv2/imgcodecs.hpp>
 
-#include "data/large_image.h"
+#include "data/images/large_image.h"
 #include "golden.h"
 #include "golden_images.h"
 #include "pictures.h"
@@ -575,17 +575,19 @@ TEST_CASE("a BMP without the offset of its pixels has them behind the header") {
     CHECK(decoded(bmp).pixels == picture(9, 7).pixels);
     bmp[10] = 20;  // inside the header
     CHECK_FAILS(decoded(bmp, "bad.bmp"), "bad.bmp");
+    bmp[10] = 54, bmp[21] = bmp[25] = 64;  // 2^30 pixels wide and high: the product wraps
+    CHECK_FAILS(decoded(bmp, "huge.bmp"), "huge.bmp");
 }
 
-TEST_CASE("a palette TIFF without its colours, or with too few, is refused") {
-    for (const uint16_t colours : {0, 3 * 128}) {
+TEST_CASE("a palette TIFF without its colours, with too few, or of many kinds is refused") {
+    for (const auto& [colours, kinds] : {std::pair(0u, 1u), {3 * 128, 1}, {3 * 256, 1793}}) {
         std::string tiff = std::string("II*\0\x08\0\0\0", 8);
         const auto number = [&](uint32_t value, int bytes) {
             for (int i = 0; i < bytes; ++i) tiff += char(value >> 8 * i);
         };
         const std::vector<std::array<uint32_t, 3>> tags = {
-            {256, 1, 4}, {257, 1, 4}, {258, 1, 8},  {259, 1, 1},
-            {262, 1, 3}, {273, 1, 8}, {279, 1, 16}, {320, colours, 8}};
+            {256, 1, 4},     {257, 1, 4}, {258, 1, 8},  {259, 1, 1},
+            {262, kinds, 3}, {273, 1, 8}, {279, 1, 16}, {320, colours, 8}};
         number(colours ? 8 : 7, 2);
         for (const auto& [tag, count, value] : tags)
             if (count > 0) number(tag, 2), number(3, 2), number(count, 4), number(value, 4);

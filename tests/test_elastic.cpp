@@ -15,8 +15,8 @@
 
 #include <set>
 
-#include "data/records.h"
-#include "data/storage.h"
+#include "data/sources/records.h"
+#include "data/sources/storage.h"
 #include "net/control/tls.h"
 #include "src/checkpoint/safetensors.h"
 #include "src/cli/commands.h"

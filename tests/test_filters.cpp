@@ -4,7 +4,7 @@
 #include <cmath>
 #include <fstream>
 
-#include "data/dataset.h"
+#include "data/sources/dataset.h"
 #include "src/checkpoint/safetensors.h"
 #include "src/job/job_setup.h"
 #include "tests/jobs.h"

@@ -1,5 +1,5 @@
 // test_generated.cpp — the built-in set is varied, repeatable, and not to be solved by colour.
-#include "data/generated.h"
+#include "data/sources/generated.h"
 
 #include <algorithm>
 #include <array>

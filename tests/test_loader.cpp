@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "data/decoded_cache.h"
-#include "data/generated.h"
-#include "data/large_image.h"
-#include "data/storage.h"
+#include "data/images/large_image.h"
+#include "data/sources/generated.h"
+#include "data/sources/storage.h"
 #include "pictures.h"
 #include "src/base/check.h"
 #include "src/train/input.h"

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "data/check_data.h"
-#include "data/generated.h"
+#include "data/sources/generated.h"
 #include "tests/data_files.h"
 #include "tests/jobs.h"
 #include "tests/pictures.h"

@@ -1,5 +1,5 @@
 // test_policy.cpp — pixels, magnitudes and chances of the augmentations against torchvision's.
-#include "data/policy.h"
+#include "data/images/policy.h"
 
 #include <algorithm>
 #include <array>

@@ -1,12 +1,12 @@
 // test_remote.cpp — remote storage from a server of ours that misbehaves in all ways, and the
 // folder in which it keeps whole files. tests/remote.sh has real servers.
-#include "data/remote.h"
+#include "data/sources/remote.h"
 
 #include <fstream>
 #include <future>
 
-#include "data/http.h"
-#include "data/records.h"
+#include "data/sources/http.h"
+#include "data/sources/records.h"
 #include "src/base/bytes.h"
 #include "src/base/sha256.h"
 #include "tests/call_hooks.h"

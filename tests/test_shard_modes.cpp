@@ -3,8 +3,8 @@
 #include <map>
 #include <opencv2/imgcodecs.hpp>
 
-#include "data/generated.h"
 #include "data/loader.h"
+#include "data/sources/generated.h"
 #include "src/base/check.h"
 #include "src/train/input.h"
 #include "tests/jobs.h"

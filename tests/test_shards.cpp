@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "data/check_data.h"
-#include "data/crc32c.h"
-#include "data/index.h"
-#include "data/places.h"
+#include "data/sources/crc32c.h"
+#include "data/sources/index.h"
+#include "data/sources/places.h"
 #include "data_files.h"
 #include "golden.h"
 #include "golden_shards.h"

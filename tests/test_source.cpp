@@ -1,12 +1,12 @@
 // test_source.cpp — folders as users have them, and the errors for those that cannot be used.
-#include "data/dataset.h"
+#include "data/sources/dataset.h"
 
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <set>
 
-#include "data/storage.h"
+#include "data/sources/storage.h"
 #include "data_files.h"
 #include "src/base/check.h"
 #include "support.h"

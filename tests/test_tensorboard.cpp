@@ -1,7 +1,7 @@
 // What --tensorboard writes, src/run/tensorboard.h.
 #include "src/run/tensorboard.h"
 
-#include "data/shard_writer.h"
+#include "data/sources/shard_writer.h"
 #include "src/base/protobuf.h"
 #include "src/run/run_log.h"
 #include "tests/event_files.h"

@@ -5,8 +5,8 @@
 #include <set>
 #include <thread>
 
-#include "data/records.h"
-#include "data/storage.h"
+#include "data/sources/records.h"
+#include "data/sources/storage.h"
 #include "kernels/backend.h"
 #include "src/run/trace_file.h"
 #include "tests/jobs.h"

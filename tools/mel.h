@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "data/decode.h"
+#include "data/images/decode.h"
 
 namespace convoy {
 

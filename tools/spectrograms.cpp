@@ -14,10 +14,10 @@
 #include <map>
 #include <thread>
 
-#include "data/decode.h"
-#include "data/parallel.h"
+#include "data/images/decode.h"
 #include "src/base/check.h"
 #include "src/base/number.h"
+#include "src/base/parallel.h"
 #include "tools/mel.h"
 
 namespace fs = std::filesystem;

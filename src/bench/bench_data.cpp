@@ -1,9 +1,9 @@
 // bench_data.cpp — the stages one by one, then together.
 #include <algorithm>
 
-#include "data/decode.h"
 #include "data/decoded_cache.h"
-#include "data/large_image.h"
+#include "data/image_fault.h"
+#include "data/images/decode.h"
 #include "src/base/check.h"
 #include "src/bench/bench.h"
 

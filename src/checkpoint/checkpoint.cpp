@@ -213,7 +213,7 @@ std::string save_checkpoint(const std::string& run, const CheckpointMeta& meta,
             fs::remove_all(fresh, ignored);
             const std::string why = error.what();
             const auto is = [&](int cause) { return why.find(std::strerror(cause)) != why.npos; };
-            // Too many open files: may pass, as in data/storage.cpp.
+            // Too many open files: may pass, as in data/sources/storage.cpp.
             if (tries < 20 && (is(EMFILE) || is(ENFILE)) && ::poll(nullptr, 0, 100) == 0) continue;
             fail("cannot save the checkpoint ", folder.string(), ": ", why,
                  "; the earlier checkpoints did not change");

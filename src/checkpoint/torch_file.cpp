@@ -13,7 +13,7 @@
 #include <memory>
 #include <set>
 
-#include "data/storage.h"
+#include "data/sources/storage.h"
 #include "src/base/bytes.h"
 #include "src/base/text.h"
 #include "src/checkpoint/pickle.h"

@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/loader.h"
-#include "data/storage.h"
+#include "data/sources/storage.h"
 #include "src/base/check.h"
 #include "src/base/clock.h"
 #include "src/base/text.h"

@@ -4,7 +4,7 @@
 #include <CLI/Formatter.hpp>
 #include <algorithm>
 
-#include "data/augment.h"
+#include "data/images/augment.h"
 #include "src/base/text.h"
 #include "src/cli/commands.h"
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <climits>
 
-#include "data/augment.h"
+#include "data/images/augment.h"
 #include "net/control/wire.h"
 #include "src/base/number.h"
 #include "src/base/text.h"

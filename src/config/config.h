@@ -28,9 +28,9 @@ enum class Toggle { kOn, kOff };
 enum class ShardMode { kAll, kMine };
 enum class Tta { kOff, kFlip, kShift };  // test-time augmentation
 enum class FileFormat { kAuto, kTar, kTfrecord, kSafetensors, kOnnx };
-enum class Augment;      // data/augment.h
+enum class Augment;      // data/images/augment.h
 enum class Flip;         // "
-enum class AutoAugment;  // data/policy.h
+enum class AutoAugment;  // data/images/policy.h
 enum class Precision;    // kernels/backend.h
 
 struct ByteSize {

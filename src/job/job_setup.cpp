@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "data/order.h"
-#include "data/storage.h"
+#include "data/sources/storage.h"
 #include "src/base/number.h"
 #include "src/base/random.h"
 #include "src/base/text.h"

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "data/dataset.h"
 #include "data/loader.h"
+#include "data/sources/dataset.h"
 #include "src/checkpoint/checkpoint.h"
 #include "src/job/job_session.h"
 

@@ -43,8 +43,9 @@ struct StepBlock {
 };
 
 // The start values of a param. kWhiten: normal numbers, until Recovery::start replaces them by
-// whitening filters (data/whiten.h). Element i is draw i % 4 of block i / 4 of Random(key, 0,
-// block, kInit), where the key is a hash of (seed, name): the values do not depend on other params.
+// whitening filters (data/whiten.h). Element i is draw i % 4 of block i / 4 of Random(key,
+// 0, block, kInit), where the key is a hash of (seed, name): the values do not depend on other
+// params.
 struct Init {
     enum Kind { kConstant, kNormal, kUniform, kWhiten } kind = kConstant;
     float value = 0;  // the constant, the standard deviation, or the bound of ±bound

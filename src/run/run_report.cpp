@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "data/order.h"
-#include "data/storage.h"
+#include "data/sources/storage.h"
 #include "src/base/text.h"
 
 namespace convoy {

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "data/shard_writer.h"
+#include "data/sources/shard_writer.h"
 #include "src/base/check.h"
 #include "src/base/number.h"
 #include "src/base/protobuf.h"

@@ -3,10 +3,10 @@
 //   RUN/tb/train/events.out.tfevents.<seconds>.<host>.<process>   RUN/tb/val/…: the same names of
 //   curves, so that both lie in one chart
 //
-// A file is a list of records as in a TFRecord (data/shard_writer.h); each record is an Event
-// message. TensorBoard reads the files of a folder in the order of their names. Each process begins
-// a new file, which gives the first step of this process. TensorBoard then drops later steps of
-// older files. So curves do not jump back after --resume, or when another rank takes over.
+// A file is a list of records as in a TFRecord (data/sources/shard_writer.h); each record is an
+// Event message. TensorBoard reads the files of a folder in the order of their names. Each process
+// begins a new file, which gives the first step of this process. TensorBoard then drops later steps
+// of older files. So curves do not jump back after --resume, or when another rank takes over.
 #pragma once
 
 #include <memory>

@@ -8,10 +8,10 @@
 #include <map>
 #include <regex>
 
-#include "data/crc32c.h"
-#include "data/dataset.h"
-#include "data/decode.h"
-#include "data/index.h"
+#include "data/images/decode.h"
+#include "data/sources/crc32c.h"
+#include "data/sources/dataset.h"
+#include "data/sources/index.h"
 #include "net/control/tls.h"
 #include "net/control/wire.h"
 #include "src/base/check.h"
