@@ -85,3 +85,21 @@ needs=$(dpkg-deb -f "$deb" Depends)
 cp "$deb" "$work/first.deb"
 (umask 077 && TZ=Asia/Tokyo make -s deb >/dev/null)
 cmp "$deb" "$work/first.deb" || fail "two packages of the same commit differ"
+
+# make wheel: the same bytes again; pip takes it for glibc and for musl, and its program needs no file of the system.
+need zip:zip
+/usr/bin/python3 -c 'import ensurepip, venv' 2>/dev/null || need "ensurepip venv:python3-venv"
+wheel=$(make -s wheel | tail -n 1)
+cp "$wheel" "$work/first.whl"
+make -s wheel >/dev/null
+cmp "$wheel" "$work/first.whl" || fail "two wheels of the same commit differ"
+/usr/bin/python3 -m venv "$work/venv"
+for platform in musllinux_1_1 manylinux_2_17; do
+    "$work/venv/bin/pip" install -q --platform "${platform}_$(uname -m)" --only-binary=:all: --target "$work/$platform" "$wheel" ||
+        fail "pip does not take the wheel for $platform"
+done
+"$work/venv/bin/pip" install -q "$wheel" && "$work/venv/bin/pip" check -q
+mkdir -p "$work/empty/tmp" && cp "$work/venv/bin/trainer" "$work/empty/"
+chroot "$work/empty" /trainer --version | grep -qx "Convoy $version" || fail "the trainer of the wheel does not run"
+"$work/venv/bin/pip" uninstall -qy convoy-trainer
+[ ! -e "$work/venv/bin/trainer" ] || fail "pip uninstall leaves the trainer"

@@ -60,6 +60,10 @@ TEST_CASE("parts, masks, copies and folders around a set are no classes, and the
                                                         }) * 3);
         CHECK(!contains(log, "hold the same folders"));
     }
+    TempDir dir;  // the command that helps can be copied, also with blanks in the path
+    put_files(dir,
+              {"my set's/train/a/", "my set's/train/b/", "my set's/extra/a/", "my set's/extra/b/"});
+    refuses({.train = dir / "my set's"}, "my set'\\''s/train' --val '");
 }
 
 TEST_CASE("classes with odd names, equal names of files or equal folders in them are classes") {

@@ -480,6 +480,8 @@ TEST_CASE("remote: what a packed set on a server has lost counts as damaged") {
     CHECK((train->size() == 6 && train->damaged() == 4));
     options.is_check = true;  // a.tar has the sum of dataset.json
     CHECK(open(options).train->damaged() == 4);
+    options.train = world.server.url("/set");  // a folder, too
+    CHECK(open(options).train->damaged() == 4);
     options.train = world.server.url("/none/");
     refuses(options, "dataset.json");
 }

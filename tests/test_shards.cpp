@@ -195,8 +195,7 @@ TEST_CASE("tar: a label under an unknown name is named, and the folder does not 
     for (const auto& [member, text] : {std::pair("v/1.class", "hat"),
                                        {"v/1.cls", ""},
                                        {"v/1.json", R"({"width": 3, "Category": "hat"})"},
-                                       {"v/1.json", R"({"label": {"name": "hat"}})"},
-                                       {"v/1.json", R"({"label)"}}) {
+                                       {"v/1.json", R"({"label": {"name": "hat"}})"}}) {
         CAPTURE(member);
         const Found found = scan(tar_of({"v/1.jpg", member}, cat(text, " ")));
         CHECK(found.labels == Texts{""});
@@ -208,6 +207,25 @@ TEST_CASE("tar: a label under an unknown name is named, and the folder does not 
     CHECK(found.left_out == LeftOut{{".json with width", 1}});
     CHECK(scan(tar_of({"v/1.jpg", "v/1.json"}, R"({"cls": 2, "category": 3})")).labels ==
           Texts{"2"});
+    const Found damaged = scan(tar_of({"v/1.jpg", "v/1.json"}, R"({"label": 3,})"));
+    CHECK((damaged.labels.empty() && damaged.faults.size() == 1));
+}
+
+TEST_CASE("tar: masks, hidden folders and images of another part of the set are no samples") {
+    const Found masks =
+        scan(tar_of({"a/1.jpg", "a/10.jpg", "a/10_mask.png", "a/1_mask.png", "a/gas_mask.jpg",
+                     ".ipynb_checkpoints/1.jpg", "./b/.c/1.jpg"}));
+    CHECK(masks.labels == Texts{"a", "a", "a"});
+    REQUIRE(masks.faults.size() == 2);
+    CHECK(contains(masks.faults[0], "a/10_mask"));
+    const Found parts = scan(tar_of({"s/train/a/1.jpg", "s/train/test/1.jpg", "s/val/a/1.jpg"}));
+    CHECK(parts.labels == Texts{"a", "test"});
+    REQUIRE(parts.faults.size() == 1);
+    CHECK(contains(parts.faults[0], "val/a/1"));
+    CHECK(scan(tar_of({"train/1.jpg", "train/1.cls", "val/1.jpg", "val/1.cls"}, "7")).labels ==
+          Texts{"7"});
+    CHECK(scan(tar_of({"train/1.jpg", "val/1.jpg"})).labels == Texts{"train", "val"});
+    CHECK(scan(tar_of({"a/1.jpg", "a/1.cls"}, "h\x01t")).faults.size() == 1);
 }
 
 TEST_CASE("tar: a link is left out by its name, and says how to make the tar") {
@@ -597,6 +615,8 @@ TEST_CASE("a list file: paths beside it or whole, labels by name or number") {
     refuses({.train = dir / "far.txt"}, "a label of 900000, but only 2 different ones");
     put(dir / "mixed.txt", "x/1.png\tshoe\nx/2.png\t3\n");
     refuses({.train = dir / "mixed.txt"}, "some labels are numbers (3), others only names (shoe)");
+    put(dir / "same.txt", "x/1.png\t1\nx/2.png\t01\n");
+    refuses({.train = dir / "same.txt"}, "same.txt', line 2");
     // The validation set takes the classes of training.
     put(dir / "val.txt", "x/2.png\tshoe\n");
     CHECK(open({.train = dir / "train.txt", .val = dir / "val.txt"}).val->label(0) == 1);

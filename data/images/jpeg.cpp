@@ -68,7 +68,11 @@ JpegReader::JpegReader() {
     errors_.error_exit = [](j_common_ptr info) {
         char why[JMSG_LENGTH_MAX];
         info->err->format_message(info, why);
-        reader_of(info).give_up("damaged: ", why);
+        const int code = info->err->msg_code;  // of 12 bits, lossless or JPEG-LS
+        const bool is_unknown = code == JERR_BAD_PRECISION || code == JERR_SOF_UNSUPPORTED ||
+                                code == JERR_UNKNOWN_MARKER;
+        reader_of(info).give_up(
+            is_unknown ? "damaged, or a JPEG that is not read here: " : "damaged: ", why);
     };
     errors_.emit_message = [](j_common_ptr info, int level) {
         if (level >= 0) return;  // a trace, not a warning

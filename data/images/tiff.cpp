@@ -12,6 +12,7 @@
 
 #include "data/images/bitmap.h"
 #include "src/base/bytes.h"
+#include "src/base/text.h"
 
 namespace convoy {
 namespace {
@@ -25,7 +26,7 @@ class Tiff : public Bitmap {
             return true;
         }();
         tiff_.reset(TIFFClientOpen(
-            "", "r", this,
+            "libtiff", "r", this,
             [](thandle_t at, void* to, tmsize_t n) {  // for the header alone, from its begin on
                 Tiff& tiff = self(at);
                 n = std::min(n, tmsize_t(tiff.bytes_.size() - tiff.at_));
@@ -71,7 +72,7 @@ class Tiff : public Bitmap {
     static void note(thandle_t at, const char*, const char* format, va_list values) {
         char text[200];
         std::vsnprintf(text, sizeof text, format, values);
-        if (at && self(at).fault_.empty()) self(at).fault_ = text;
+        if (at && self(at).fault_.empty()) self(at).fault_ = join_text(split(text, '\n'), " ");
     }
     static bool is_one_of(const char* numbers, int number) {
         return std::string_view(numbers).find(char(number)) != std::string_view::npos;
@@ -123,7 +124,7 @@ class Tiff : public Bitmap {
 
         int used = 1;
         if (in_file(TIFFTAG_PHOTOMETRIC, false) == PHOTOMETRIC_PALETTE && bits <= 8)
-            read_palette(bits);
+            read_palette(bits, kind);
         else if (kind == PHOTOMETRIC_RGB)
             used = 3;
         else if (kind == PHOTOMETRIC_SEPARATED && !planes_)
@@ -165,10 +166,10 @@ class Tiff : public Bitmap {
             fail(name_, ": damaged: a strip or tile of ", memory, " bytes");
     }
 
-    void read_palette(int bits) {
+    void read_palette(int bits, int kind) {
         uint16_t* colours[3];
-        if (in_file(TIFFTAG_COLORMAP, true) != size_t(3) << bits ||
-            in_file(TIFFTAG_PHOTOMETRIC, true) != 1 ||
+        if ((kind != PHOTOMETRIC_PALETTE && kind != PHOTOMETRIC_MINISBLACK) ||
+            in_file(TIFFTAG_COLORMAP, true) != size_t(3) << bits ||
             !TIFFGetField(tiff_.get(), TIFFTAG_COLORMAP, &colours[0], &colours[1], &colours[2]))
             refuse("whose palette is missing or damaged");
         for (size_t i = 0; i < size_t(3) << bits; ++i)

@@ -127,15 +127,15 @@ void refuse_parts(const std::string& where, const Names& classes, const FoldersI
     if (paired.empty() || paired.size() * 2 < classes.size() + is_bare) return;
     std::ranges::stable_sort(paired, {}, role_in);
     std::stable_partition(paired.begin(), paired.end(), [](auto& n) { return !is_mask(n); });
-    const std::string first = within(where, paired[0]);
+    const std::string first = shell_word(within(where, paired[0]));
     const bool has_masks = is_mask(paired.back()) && !is_mask(paired[0]);
     refuse(where, paired,
            has_masks ? "are images and their masks or annotations by their names, not classes"
                      : "are parts of a set by their names, not classes",
            !below.contains(paired[0]) ? kList
-           : has_masks
-               ? "give --data " + first
-               : cat("choose two, such as --data ", first, " --val ", within(where, paired[1])));
+           : has_masks                ? "give --data " + first
+                                      : cat("choose two, such as --data ", first, " --val ",
+                                            shell_word(within(where, paired[1]))));
 }
 
 void refuse_folders(const std::string& root, const Names& classes, std::span<const ImageFile> files,
@@ -188,13 +188,14 @@ void refuse_folders(const std::string& root, const Names& classes, std::span<con
     }
     if (tops.size() > 1 && tops.size() * 2 > classes.size()) {
         const std::string what = cat("hold the same folders (", some_of(common), ")"),
-                          advice = "give one of them, such as --data " + within(root, tops[0]);
+                          advice = "give one of them, such as --data " +
+                                   shell_word(within(root, tops[0]));
         if (std::ranges::any_of(common, [](auto& one) { return role_in(one) <= Role::masks; }))
             refuse(root, tops, what + ", with parts of a set or masks, not classes", kList);
         if (const auto train = std::ranges::find(tops, Role::train, role_of); train != tops.end())
             refuse(root, tops, what + ", as parts of a set do, not classes",
-                   cat("choose two, such as --data ", within(root, *train), " --val ",
-                       within(root, tops[train == tops.begin()])));
+                   cat("choose two, such as --data ", shell_word(within(root, *train)), " --val ",
+                       shell_word(within(root, tops[train == tops.begin()]))));
         if (kinds.size() > tops.size() || (top_kinds.size() == 1 && *top_kinds.begin() != ""))
             refuse(root, tops, what + ", as parts or copies of a set do, not classes", advice);
         log.notice("'", root, "': the classes ", some_of(tops), " ", what,

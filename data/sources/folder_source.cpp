@@ -10,6 +10,7 @@
 
 #include "data/images/decode.h"
 #include "data/images/large_image.h"
+#include "data/sources/records.h"
 #include "data/sources/storage.h"
 #include "src/base/random.h"
 #include "src/base/text.h"
@@ -65,8 +66,8 @@ Names folders_in(const std::string& root) {
     }
     std::ranges::sort(names);
     for (const std::string& name : names)
-        if (const std::string shown = printable(name); !is_utf8(name) || shown != name)
-            fail("data folder '", root, "': the name of the class folder '", shown,
+        if (!is_plain_text(name))
+            fail("data folder '", root, "': the name of the class folder '", printable(name),
                  "' is not UTF-8 or holds control characters; rename it");
     return names;
 }

@@ -140,12 +140,15 @@ std::vector<ImageFile> files_of(const std::string& root, const Names& classes, L
 Listing list_folders(const std::string& folder, bool is_training, const DataOptions& options,
                      Log& log) {
     Names known;
-    for (const std::string& name : folders_in(folder))
-        if (options.part ||
-            !images_below(folder, name, -1, {.stop = options.stop, .most = 1}).empty())
+    for (const std::string& name : folders_in(folder)) {
+        LeftOut others;
+        const Search search{options.stop, &others, /*most=*/1};
+        if (options.part || !images_below(folder, name, -1, search).empty())
             known.push_back(name);
         else
-            log.notice("left out: folder '", within(folder, name), "': it has no images");
+            log.notice("left out: folder '", within(folder, name), "': it has no images",
+                       others.empty() ? "" : ", only " + left_out_text(others));
+    }
     if (known.empty() || (known.size() == 1 && is_training && !options.part))
         refuse_folder(folder, known);
     LeftOut loose;
@@ -288,6 +291,7 @@ Listing list_shards(const Place& place, const Names& base, const DataOptions& op
 FileList read_list(const std::string& path, bool needs_labels) {
     FileList list{split_path(path).first};
     std::map<Label, int32_t> seen;
+    Names texts;  // of the labels
     int64_t number = 0;
     const auto bad_line = [&](const auto&... why) {
         fail("data '", path, "', line ", number, ": ", why...);
@@ -308,7 +312,11 @@ FileList read_list(const std::string& path, bool needs_labels) {
                          : "");
         const Label label = parse_label(line.substr(tab + 1));
         const auto [at, is_new] = seen.try_emplace(label, int32_t(list.labels.size()));
-        if (is_new) list.labels.push_back(label);
+        std::string text = line.substr(tab + 1);
+        std::erase_if(text, [](uint8_t c) { return std::isspace(c) != 0; });
+        if (is_new) list.labels.push_back(label), texts.push_back(text);
+        if (const std::string& first = texts[size_t(at->second)]; first != text)
+            bad_line("label ", text, " is the same number as ", first, ": write both alike");
         line.resize(tab);
         std::error_code missing;  // found when it is read
         const std::string file = line.starts_with('/') ? line : within(list.folder, line);

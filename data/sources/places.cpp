@@ -224,7 +224,7 @@ void refuse_folder(const std::string& folder, const Names& classes) {
         for (const std::string& name : folders) all.push_back(within(all[i], name));
         const auto n = std::count_if(all.end() - ptrdiff_t(folders.size()), all.end(), has_images);
         if (i > 0 && (n > 1 || !shards_in(all[i]).empty()))
-            hint = "if it is the set, give --data " + all[i];
+            hint = "if it is the set, give --data " + shell_word(all[i]);
         size_t seen = 0;
         for (const fs::directory_entry& entry : fs::directory_iterator(all[i])) {
             if (++seen > kMostFiles) break;
@@ -250,7 +250,9 @@ void refuse_folder(const std::string& folder, const Names& classes) {
 }
 
 Places find_places(const std::string& name, const Remote& remote) {
-    if (is_url(name) && name.ends_with('/')) return places_at_url(name, remote);
+    const bool is_folder = name.find_first_of("?{.", name.rfind('/')) == std::string::npos;
+    if (is_url(name) && is_folder)
+        return places_at_url(name + (name.ends_with('/') ? "" : "/"), remote);
     if (!is_url(name) && fs::is_directory(name)) {
         Places places = places_in_folder(name);
         places.train.is_whole = places.val.is_whole = true;

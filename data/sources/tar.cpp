@@ -6,10 +6,13 @@
 #include <exception>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <unordered_set>
+#include <utility>
 
 #include "data/sources/index.h"
 #include "data/sources/places.h"
 #include "src/base/bytes.h"
+#include "src/base/random.h"
 #include "src/base/text.h"
 
 namespace convoy {
@@ -42,15 +45,17 @@ struct MemberName {
         first_key = path.substr(0, path.find('.', begin));
         last_key = path.substr(0, file.find('.') < file.size() ? path.rfind('.') : path.npos);
         kind = kind_of_file(file);
-        for (const std::string& name : split(path.substr(0, begin), '/')) {
-            if (!name.empty()) folder = name;
-            if (is_system_name(name)) is_ignored = true;
-        }
         const bool is_meta = file.size() >= 4 && file.starts_with("__") && file.ends_with("__");
-        if (is_meta || file.starts_with('.') || is_system_name(file)) is_ignored = true;
+        is_ignored = is_meta || is_hidden(file);
+        for (const std::string& name : split(path.substr(0, begin), '/')) {
+            if (name.empty() || name == "." || name == "..") continue;
+            if (is_hidden(name)) is_ignored = true;
+            part = std::min(part, role_of(std::exchange(folder, name)));
+        }
     }
     std::string file, first_key, last_key, kind, folder;
     bool is_ignored = false;
+    Role part = Role::none;  // of the folders around `folder`
 };
 
 // Whether the kind of a member or a field of .json looks like a label.
@@ -63,6 +68,7 @@ bool is_like_label(const std::string& name) {
 // The members of one key.
 struct Sample {
     std::string key, folder, fault = {};
+    Role part = Role::none;
     uint64_t begin = 0, offset = 0;  // of the first member, of the image
     bool has_image = false;
     std::vector<uint8_t> image = {};
@@ -81,6 +87,7 @@ struct Sample {
     }
     void take_json(std::span<const uint8_t> bytes) {
         const auto content = nlohmann::json::parse(bytes.begin(), bytes.end(), nullptr, false);
+        if (content.is_discarded() && fault.empty()) fault = "its .json is damaged";
         for (const char* field : {"label", "cls", "class", "class_name"}) {
             const auto at = content.find(field);
             if (at == content.end()) continue;
@@ -153,7 +160,8 @@ class TarScan {
         if (samples_.empty() || samples_.back().key != name.last_key) {
             if (!ends_at_first_ && (samples_.size() >= kMostSamples || waiting_ > kMostBytes))
                 finish();
-            samples_.push_back({.key = name.last_key, .folder = name.folder, .begin = offset});
+            samples_.push_back(
+                {.key = name.last_key, .folder = name.folder, .part = name.part, .begin = offset});
         }
         Sample& sample = samples_.back();
         const char* hard = archive_entry_hardlink(entry);
@@ -215,6 +223,22 @@ class TarScan {
         ends_at_first_ = false, waiting_ = 0;
     }
 
+    // Why an image cannot belong to the set: it is a mask of another one, or of another part.
+    std::string misplaced(const Sample& one) {
+        const bool is_class = one.label == Label{};  // its folder
+        const Role part = is_class ? one.part : std::min(one.part, role_of(one.folder));
+        if (part <= Role::test && part_ == Role::none) part_ = part;
+        if (part <= Role::test && part_ != part)
+            return "training and validation images in one tar: make two, such as train.tar and "
+                   "val.tar";
+        keys_.insert(hash_bytes(one.key));
+        const size_t tail = one.key.find_last_of("_- ");
+        if (is_class && tail < one.key.size() && role_of(one.key.substr(tail + 1)) == Role::masks &&
+            keys_.contains(hash_bytes(one.key.substr(0, tail))))
+            return "a mask or annotation of another image: leave it out of the tar";
+        return "";
+    }
+
     void report(const Sample& one) {
         Label label = one.label;
         if (label == Label{} && one.has_image) {
@@ -224,12 +248,12 @@ class TarScan {
                     findings_.left_out(kind, count), has_unread |= is_like_label(kind);
             if (!has_unread) label.name = one.folder;
         }
-        std::string fault = one.fault;
+        std::string fault = one.fault.empty() && one.has_image ? misplaced(one) : one.fault;
         if (fault.empty() && !one.has_image && one.label != Label{})
             fault = "a label without an image";
         if (fault.empty() && one.has_image && one.image.empty()) fault = "an empty image";
-        if (fault.empty() && one.has_image && !is_utf8(label.name))
-            fault = "the name of its class is not UTF-8";
+        if (fault.empty() && one.has_image && !is_plain_text(label.name))
+            fault = "the name of its class is not UTF-8, or holds control characters";
         if (!fault.empty())
             findings_.fault(one.begin, cat("'", one.key, "': ", fault));
         else if (one.has_image)
@@ -245,10 +269,12 @@ class TarScan {
     Input input_;
     const Findings& findings_;
     const std::unique_ptr<archive, int (*)(archive*)> tar_;
-    std::vector<Sample> samples_;  // of the same first key
-    std::string key_;              // that key
-    bool ends_at_first_ = false;   // an image or a label has that key
-    uint64_t waiting_ = 0;         // bytes of their images
+    std::vector<Sample> samples_;        // of the same first key
+    std::string key_;                    // that key
+    bool ends_at_first_ = false;         // an image or a label has that key
+    uint64_t waiting_ = 0;               // bytes of their images
+    Role part_ = Role::none;             // of the set: what the names of folders say
+    std::unordered_set<uint64_t> keys_;  // hashes of the keys of images
     std::vector<uint8_t> text_;
 };
 

@@ -91,6 +91,16 @@ std::string printable(std::string_view text) {
     return all;
 }
 
+std::string shell_word(const std::string& path) {
+    const auto is_plain = [](char c) {
+        return std::isalnum(uint8_t(c)) || uint8_t(c) > 127 || strchr("/._-+=:,@%", c);
+    };
+    std::string word = path;
+    for (size_t at = 0; (at = word.find('\'', at)) < word.size(); at += 4)
+        word.replace(at, 1, "'\\''");
+    return std::ranges::all_of(path, is_plain) ? path : "'" + word + "'";
+}
+
 bool is_utf8(std::string_view text) {
     namespace utf = boost::locale::utf;  // headers only
     for (auto at = text.begin(); at != text.end();)

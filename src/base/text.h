@@ -39,6 +39,10 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
 bool is_utf8(std::string_view text);
 // Writes control characters and invalid UTF-8 as \xNN, for text from outside.
 std::string printable(std::string_view text);
+// Whether the text is UTF-8 without control characters.
+inline bool is_plain_text(std::string_view text) { return printable(text) == text; }
+// A path as one word of a command: quoted if it has blanks or the like.
+std::string shell_word(const std::string& path);
 
 // The first `width` characters of UTF-8.
 std::string cut_text(const std::string& line, int width);
