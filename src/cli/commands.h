@@ -76,7 +76,7 @@ inline constexpr CommandRow kCommands[] = {
     {"bench train", kBenchTrain, in_job<bench_train_in_job>, "[--model M --batch B --steps K]",
      "images per second of training steps, without input pipeline"},
     {"bench kernels", kBenchKernels, command_bench_kernels, "[--filter WORD]",
-     "time each operation of real training steps, in percent of the machine's limit"},
+     "time each layer of real training steps, in percent of the machine's limit"},
     {"bench allreduce", kBenchAllreduce, command_bench_allreduce, "--world W [--bytes 1K,1M]",
      "speed of sums among local processes, or across hosts with --coord and --rank"},
     {"bench data", kBenchData, command_bench_data, "[--data DIR --size S]",

@@ -30,12 +30,13 @@ struct ModelOptions {
 
 // A line of the table of the network.
 struct LayerLine {
-    std::string name;  // "layer1.0.conv1", empty if there are no params
-    std::string what;  // "conv2d 64 7x7 stride 2 + relu"
-    Shape output;      // of one image
+    std::string name;     // "layer1.0.conv1", empty if there are no params
+    std::string what;     // "conv2d 64 7x7 stride 2 + relu"
+    Shape input, output;  // of one image
     size_t params = 0;
     double flops = 0;  // forward for one image; a multiply-add counts as two
     bool frozen = false;
+    size_t layer = SIZE_MAX;  // Layer::number
 };
 
 // A layer that is not part of another layer.

@@ -152,7 +152,7 @@ Trainer::Trainer(const TrainerOptions& options, Backend& backend, Communicator& 
       model_(model),
       optimizer_(optimizer),
       sync_(make_sync({options_.config, model, optimizer, backend, communicator,
-                       options.bucket_bytes, options.track, options.cuts})),
+                       options.bucket_bytes, options.track, options.device, options.cuts})),
       passes_(options.replicas.empty()
                   ? static_cast<BatchPasses&>(*sync_)
                   : replicas_.emplace(model, backend, options.replicas, model.planned())),
