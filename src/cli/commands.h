@@ -121,7 +121,5 @@ void check_command_line(const CommandLine& line);
 // Sets rank, world, local-rank and coord from RANK, WORLD_SIZE, MASTER_ADDR and the variables of
 // Open MPI, Slurm and Kubernetes, unless an option gave them. Throws Error if two disagree.
 void apply_launcher(CommandLine& line, const Environment& environment);
-// The variables of this process, "NAME=value", except options of the trainer and of launchers.
-std::vector<std::string> plain_environment();
 
 }  // namespace convoy

@@ -117,17 +117,21 @@ void Usage::read() try {
     job_.log.info("energy of this machine not known any more: ", error.what());
 }
 
+double resident_bytes() {
+    double pages = -1;
+    std::ifstream("/proc/self/statm") >> pages >> pages;  // the second number
+    return pages < 0 ? -1 : pages * double(sysconf(_SC_PAGESIZE));
+}
+
 // The current counters; -1: not known.
 Usage::Figures Usage::now(const Clocks& clocks) const {
-    double pages = -1;
-    std::ifstream("/proc/self/statm") >> pages >> pages;  // the second number: resident
     return {seconds_between({}, Clock::now()),
             clocks.data_wait,
             clocks.net_wait,
             clocks.net_busy,
             clocks.compute,
             double(std::clock()) / CLOCKS_PER_SEC,
-            pages < 0 ? -1 : pages * double(sysconf(_SC_PAGESIZE)),
+            resident_bytes(),
             double(job_.communicator().bytes_sent())};
 }
 
