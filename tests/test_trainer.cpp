@@ -903,14 +903,14 @@ TEST_CASE("a recorded step trains as one that runs op by op: the same bits, what
 }
 
 TEST_CASE("ranks with SIGTERM leave once one of them asks for it, if any are left") {
-    const auto agreed = [](std::vector<int> wishes, bool elastic = true) {
+    const auto agreed = [](std::vector<int> requests, bool elastic = true) {
         Counters sums = {};
-        for (const int wish : wishes) {
+        for (const int request : requests) {
             Counters own;
-            set_counters(own, {}, wish);
+            set_counters(own, {}, request);
             for (int i = 0; i < StepCounters::kSize; ++i) sums[i] += own[i];
         }
-        return agreed_wish(sums, int(wishes.size()), elastic);
+        return agreed_request(sums, int(requests.size()), elastic);
     };
     constexpr int kLeave = SIGTERM + kNewRing;
     CHECK(agreed({0, 0, 0}) == 0);

@@ -30,10 +30,10 @@ half a line {"event":
     CHECK(speed_of_log(folder / "none").seconds == 0);
 }
 
-TEST_CASE("setups of a machine: one core first, never more threads than cores, no two alike") {
+TEST_CASE("trials of a machine: one core first, never more threads than cores, no two alike") {
     // All can be given to train; none to tune, except the number of cores.
-    const auto check_options = [](const Setup& setup) {
-        for (const auto& [name, value] : setup.options) {
+    const auto check_options = [](const Trial& trial) {
+        for (const auto& [name, value] : trial.options) {
             REQUIRE(find_option(name));
             CHECK(row_of(kTrain).takes(*find_option(name)));
             CHECK(row_of(kTune).takes(*find_option(name)) == (name == "threads"));
@@ -43,13 +43,13 @@ TEST_CASE("setups of a machine: one core first, never more threads than cores, n
     };
     for (const int cores : {1, 2, 6, 64})
         for (const int gpus : {0, 1, 4}) {
-            const std::vector<Setup> setups = local_setups(cores, gpus);
-            CHECK(setups[0].options.at("threads") == "1");
-            CHECK(setups[0].ranks == 1);
+            const std::vector<Trial> trials = local_trials(cores, gpus);
+            CHECK(trials[0].options.at("threads") == "1");
+            CHECK(trials[0].ranks == 1);
             std::set<std::pair<int, std::map<std::string, std::string>>> all;
             std::set<std::string> names;
             bool all_cores = false;
-            for (const Setup& one : setups) {
+            for (const Trial& one : trials) {
                 INFO(cores, " cores: ", one.text());
                 CHECK(names.insert(one.text()).second);
                 CHECK(all.emplace(one.ranks, one.options).second);
@@ -61,9 +61,9 @@ TEST_CASE("setups of a machine: one core first, never more threads than cores, n
             }
             CHECK(all_cores);
         }
-    const Setup local{{{"threads", "3"}, {"accumulate", "2"}, {"device", "cpu"}}};
+    const Trial local{{{"threads", "3"}, {"accumulate", "2"}, {"device", "cpu"}}};
     for (const int world : {2, 3, 4})
-        for (const Setup& one : join_setups(world, local)) {
+        for (const Trial& one : join_trials(world, local)) {
             INFO(one.text());
             CHECK(one.ranks == 1);
             check_options(one);
@@ -73,7 +73,7 @@ TEST_CASE("setups of a machine: one core first, never more threads than cores, n
             CHECK(one.options.contains("accumulate") != is_cut);
             CHECK(one.options.at("device") == "cpu");
         }
-    CHECK(join_setups(4, {}).size() == join_setups(3, {}).size() + 1);  // 2 pipelines of 2
+    CHECK(join_trials(4, {}).size() == join_trials(3, {}).size() + 1);  // 2 pipelines of 2
 }
 
 TEST_CASE("program: tune measures rank 0's model on a rank whose user gives no option") {

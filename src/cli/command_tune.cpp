@@ -27,7 +27,7 @@ namespace convoy {
 namespace {
 
 // Returns the options that the user of this rank gave, as lines of a --settings file, without those
-// that a setup decides or that only `tune` takes.
+// that a trial decides or that only `tune` takes.
 std::string user_settings(const CommandLine& line, const Config& config) {
     static const std::set<std::string> kOwn = {"threads",  "out",   "minutes",    "json",
                                                "settings", "quiet", "coord",      "rank",
@@ -63,13 +63,13 @@ class Tune {
         std::filesystem::remove_all(folder_, gone);
     }
 
-    // Measures each setup for two seconds on the ranks of `group`, while less than this fraction of
-    // --minutes has passed. Collective: rank 0 decides. Returns the number of the fastest setup
+    // Measures each trial for two seconds on the ranks of `group`, while less than this fraction of
+    // --minutes has passed. Collective: rank 0 decides. Returns the number of the fastest trial
     // that trains what one rank trains; -1 if none could be measured.
-    int measure(Communicator& group, std::vector<Setup>& setups, double part) {
+    int measure(Communicator& group, std::vector<Trial>& trials, double part) {
         int best = -1;
-        for (int i = 0; i < int(setups.size()); ++i) {
-            Setup& one = setups[size_t(i)];
+        for (int i = 0; i < int(trials.size()); ++i) {
+            Trial& one = trials[size_t(i)];
             const double left = 60 * part * config_.minutes - seconds_since(begin_);
             if (!broadcast_json(group, left > 0).get<bool>()) {
                 one.speed.fault = "--minutes are over";
@@ -80,19 +80,19 @@ class Tune {
             one.speed = train(group, one, std::max(left / 3, 20.0));
             if (one.is_exact && one.speed.fault.empty() &&
                 (best < 0 ||
-                 one.speed.images_per_second > setups[size_t(best)].speed.images_per_second))
+                 one.speed.images_per_second > trials[size_t(best)].speed.images_per_second))
                 best = i;
         }
         return broadcast_json(group, best);
     }
 
-    void print(const std::vector<Setup>& all, int best, double base) const {
+    void print(const std::vector<Trial>& all, int best, double base) const {
         Table table(config_.json), others(config_.json);
-        for (const Setup& one : all) {
+        for (const Trial& one : all) {
             const Speed& s = one.speed;
             if (!s.fault.empty()) continue;
             const bool is_best = best >= 0 && &one == &all[size_t(best)];
-            table.row({{"setup", one.text(), "setup", "{:<44}"},
+            table.row({{"trial", one.text(), "trial", "{:<44}"},
                        {"seconds", s.seconds},
                        {"images_per_second", s.images_per_second, "img/s", "{:7.1f}"},
                        {"speed_up", base > 0 ? s.images_per_second / base : 0, "x", "{:.2f}"},
@@ -108,22 +108,22 @@ class Tune {
                                         : "",
                         ""}});
         }
-        for (const Setup& one : all)
+        for (const Trial& one : all)
             if (!one.speed.fault.empty())
-                others.row({{"setup", one.text(), "not measured", "{:<44}"},
+                others.row({{"trial", one.text(), "not measured", "{:<44}"},
                             {"note", one.speed.fault, "why", "{:<}"}});
     }
 
-    // Writes a file for `trainer --settings`: the user's options and those of the setup. Rank 0's
+    // Writes a file for `trainer --settings`: the user's options and those of the trial. Rank 0's
     // file has the name that was asked for; another rank's file also has its number.
-    void write_settings(const Setup& setup) const {
+    void write_settings(const Trial& trial) const {
         const std::string file = cat(config_.out, job_.rank() > 0 ? cat(".rank", job_.rank()) : "");
         const std::string start =
-            cat(setup.ranks > 1 ? cat("tools/launch -n ", setup.ranks, " -- ") : "",
+            cat(trial.ranks > 1 ? cat("tools/launch -n ", trial.ranks, " -- ") : "",
                 "trainer --settings ", file);
         std::string text = cat("# Written by `trainer tune`. To start it: ", start, "\n",
                                user_settings(job_.line, config_));
-        for (const auto& [name, value] : setup.options) text += cat(name, " ", value, "\n");
+        for (const auto& [name, value] : trial.options) text += cat(name, " ", value, "\n");
         write(file, text);
         job_.log.info("written: ", file, "   try: ", start);
     }
@@ -133,21 +133,21 @@ class Tune {
         std::ofstream out(file);
         if (!(out << text).flush()) fail("cannot write ", file, ": ", std::strerror(errno));
     }
-    // Trains with this setup: the ranks of this machine are threads. Rank 0 of `group` ends it,
+    // Trains with this trial: the ranks of this machine are threads. Rank 0 of `group` ends it,
     // when the steps after the first have taken two seconds, or after `limit` seconds.
-    Speed train(const Communicator& group, const Setup& setup, double limit) {
+    Speed train(const Communicator& group, const Trial& trial, double limit) {
         std::filesystem::remove_all(folder_ + "/run0");
-        std::vector<CommandLine> lines(size_t(setup.ranks), run_);
-        const int world = group.world() * setup.ranks;
+        std::vector<CommandLine> lines(size_t(trial.ranks), run_);
+        const int world = group.world() * trial.ranks;
         // The ranks of the job listen at the ports after the coordinator's.
         const std::string coord =
             group.world() > 1 ? cat(host_, ":", 50 + ++port_) : cat("127.0.0.1:", free_port());
-        for (int i = 0; i < setup.ranks; ++i) {
+        for (int i = 0; i < trial.ranks; ++i) {
             Config& config = lines[size_t(i)].config;
-            for (const auto& [name, value] : setup.options) set_option(config, name, value);
+            for (const auto& [name, value] : trial.options) set_option(config, name, value);
             config.out = cat(folder_, "/run", i);
             config.coord = world > 1 ? coord : "";
-            config.rank = group.rank() * setup.ranks + i, config.world = world;
+            config.rank = group.rank() * trial.ranks + i, config.world = world;
             if (group.world() == 1) config.preflight = Toggle::kOff;
         }
         std::atomic<bool> ends = false;
@@ -188,7 +188,7 @@ class Tune {
 
     const Config& config_;
     JobSession& job_;
-    CommandLine run_;  // of every run, without the setup
+    CommandLine run_;  // of every run, without the trial
     std::string folder_ = std::filesystem::temp_directory_path() / "tune-XXXXXX";
     std::string host_;
     int port_ = 0;
@@ -201,25 +201,25 @@ int tune_in_job(JobSession& job) {
     const Config& config = job.config;
     model_text(config.model);  // an unknown name is an error before anything is measured
     Tune tune(job);
-    std::vector<Setup> here =
-        local_setups(config.threads > 0 ? config.threads : available_cpus(), count_gpus());
-    if (!alone) std::erase_if(here, [](const Setup& one) { return one.ranks > 1; });
+    std::vector<Trial> here =
+        local_trials(config.threads > 0 ? config.threads : available_cpus(), count_gpus());
+    if (!alone) std::erase_if(here, [](const Trial& one) { return one.ranks > 1; });
     int best = tune.measure(*make_single_rank(), here, alone ? 1 : 0.5);
     const double base = here[0].speed.images_per_second;
     tune.print(here, best, base);
     if (best < 0)
-        fail("no setup could be measured (", here[0].text(), ": ", here[0].speed.fault,
+        fail("no trial could be measured (", here[0].text(), ": ", here[0].speed.fault,
              "); try more --minutes, or a smaller --model or --batch");
-    Setup fastest = here[size_t(best)];
+    Trial fastest = here[size_t(best)];
     if (!alone) {
-        std::vector<Setup> joined = join_setups(job.world(), fastest);
+        std::vector<Trial> joined = join_trials(job.world(), fastest);
         best = tune.measure(job.communicator(), joined, 1);
         if (job.rank() == 0) tune.print(joined, best, base);
         if (best >= 0)
             fastest = joined[size_t(best)];
         else
             job.log.notice(
-                "no setup of several machines could be measured; writing this machine's own");
+                "no trial of several machines could be measured; writing this machine's own");
     }
     tune.write_settings(fastest);
     job.finish();
@@ -232,7 +232,7 @@ void print_measured(const JobTiming& timing, const std::vector<Peer>& peers,
                     const std::vector<double>& shares, bool json) {
     Table links(json), ranks(json);
     for (const LinkTiming& link : timing.links)
-        links.row({{"plan", "edge"},
+        links.row({{"plan", "link"},
                    {"from", link.from, "from"},
                    {"to", link.to, "to"},
                    {"latency_ms", 1e3 * link.latency_seconds, "latency", "{:.3f} ms"},
@@ -307,7 +307,7 @@ int plan_in_job(JobSession& job) {
         fail("--batch ", config.batch, " cannot be divided among ", job.world(),
              " ranks: give more");
     choose_device(job);
-    const JobTiming timing = probe_job(setup, job.communicator(), /*brief=*/false);
+    const JobTiming timing = time_job(setup, job.communicator(), /*brief=*/false);
     if (shares.fair) shares.weights = fair_shares(timing, job.world());
     job.finish();
     if (job.rank() != 0) return 0;

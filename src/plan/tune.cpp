@@ -12,18 +12,18 @@ namespace convoy {
 
 using nlohmann::json;
 
-std::string Setup::text() const {
+std::string Trial::text() const {
     std::string text = ranks > 1 ? cat(ranks, " ranks:") : "";
     for (const auto& [name, value] : options)
         text += cat(text.empty() ? "--" : " --", name, " ", value);
     return text;
 }
 
-std::vector<Setup> local_setups(int cores, int gpus) {
-    std::vector<Setup> setups;
+std::vector<Trial> local_trials(int cores, int gpus) {
+    std::vector<Trial> trials;
     const auto add = [&](int ranks, std::map<std::string, std::string> options) {
         if (gpus > 0) options.try_emplace("device", "cpu");
-        setups.push_back({std::move(options), ranks});
+        trials.push_back({std::move(options), ranks});
     };
     const auto each_of = [&](int parts) { return cat(std::max(cores / parts, 1)); };
     std::vector<int> parts;  // all, and powers of two
@@ -38,23 +38,23 @@ std::vector<Setup> local_setups(int cores, int gpus) {
     if (cores > 1) add(2, {{"threads", each_of(2)}, {"sync", "pipeline:2"}});
     for (int ranks = 1; ranks <= gpus; ranks *= 2) add(ranks, {{"device", "cuda"}});
     if (gpus > 1) add(2, {{"device", "cuda"}, {"sync", "pipeline:2"}});
-    return setups;
+    return trials;
 }
 
-std::vector<Setup> join_setups(int world, const Setup& local) {
-    std::vector<Setup> setups = {{{{"sync", "ring"}}},
+std::vector<Trial> join_trials(int world, const Trial& local) {
+    std::vector<Trial> trials = {{{{"sync", "ring"}}},
                                  {{{"wire", "bf16"}}, 1, /*is_exact=*/false},
                                  {{{"sync", "average:8"}}, 1, /*is_exact=*/false},
                                  {{{"sync", "server"}}},
                                  {{{"sync", "async"}}, 1, /*is_exact=*/false},
                                  {{{"sync", cat("pipeline:", world)}}}};
-    if (world > 2 && world % 2 == 0) setups.push_back({{{"sync", "pipeline:2"}}});
-    for (Setup& one : setups) {
+    if (world > 2 && world % 2 == 0) trials.push_back({{{"sync", "pipeline:2"}}});
+    for (Trial& one : trials) {
         const bool is_cut = one.text().find("pipeline") != std::string::npos;
         for (const auto& [name, value] : local.options)  // a pipeline has its own micro-batches
             if (!is_cut || name != "accumulate") one.options.try_emplace(name, value);
     }
-    return setups;
+    return trials;
 }
 
 uint16_t free_port() {

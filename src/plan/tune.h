@@ -1,4 +1,4 @@
-// tune.h — the setups with which a machine, or a job of several machines, can train, and their
+// tune.h — the trials with which a machine, or a job of several machines, can train, and their
 // speed in a training run.
 #pragma once
 
@@ -18,7 +18,7 @@ struct Speed {
     std::string fault;                       // why there is no speed; "": there is one
 };
 
-struct Setup {
+struct Trial {
     std::map<std::string, std::string> options = {};  // by name
     int ranks = 1;                                    // on each machine
     bool is_exact = true;  // trains what one rank trains, up to the rounding of sums
@@ -27,10 +27,10 @@ struct Setup {
     std::string text() const;  // "2 ranks: --sync pipeline:2 --threads 1"
 };
 
-// On one machine. The first setup is one core, the base of the speed-up.
-std::vector<Setup> local_setups(int cores, int gpus);
+// On one machine. The first trial is one core, the base of the speed-up.
+std::vector<Trial> local_trials(int cores, int gpus);
 // On `world` machines, each with one rank and the options of `local`.
-std::vector<Setup> join_setups(int world, const Setup& local);
+std::vector<Trial> join_trials(int world, const Trial& local);
 
 // The speed of the steps in a log.jsonl except the first step, which warms up. Ignores lines that
 // are not JSON or not a step.

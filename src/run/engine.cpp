@@ -7,8 +7,8 @@
 
 namespace convoy {
 
-Engine::Engine(JobSetup& setup, bool its_head_only, std::function<int()> wish)
-    : setup_(setup), wish_(std::move(wish)) {
+Engine::Engine(JobSetup& setup, bool its_head_only, std::function<int()> request)
+    : setup_(setup), request_(std::move(request)) {
     make_state(its_head_only);
     build();
 }
@@ -59,8 +59,8 @@ void Engine::build() {
     options.track = track, options.device = device_track_;
     options.first_traced = traced_.first, options.last_traced = traced_.last;
     trainer = std::make_unique<Trainer>(options, *backend, setup_.communicator(), *model,
-                                        *optimizer, wish_);
-    evaluator = std::make_unique<Evaluator>(*model, *backend, setup_.communicator(), wish_,
+                                        *optimizer, request_);
+    evaluator = std::make_unique<Evaluator>(*model, *backend, setup_.communicator(), request_,
                                             &trainer->sync());
     activation_bytes_ += trainer->activation_bytes();
     holds_all = sync().holds_all(), may_drift = sync().may_drift();

@@ -130,7 +130,7 @@ void Trainer::meet(StepResult& result, const Position& at, bool must) {
 }
 
 void Trainer::agree(const Counters& counters) {
-    stop_agreed_ = agreed_wish(counters, communicator_.world(), communicator_.min_world() > 0);
+    stop_agreed_ = agreed_request(counters, communicator_.world(), communicator_.min_world() > 0);
 }
 
 void Trainer::fail_at(size_t bad, const Position& at) {

@@ -55,7 +55,7 @@ class Trainer {
     Sync& sync() { return *sync_; }
     size_t activation_bytes() const { return sync_->activation_bytes(); }  // besides the model's
 
-    // agreed_wish() of the last sums of all ranks: SIGINT, SIGTERM, kNewRing or 0.
+    // agreed_request() of the last sums of all ranks: SIGINT, SIGTERM, kNewRing or 0.
     int stop_agreed() const { return stop_agreed_; }
     // With --clip-norm: the norm of the last step before clipping.
     double gradient_norm() const { return gradient_norm_; }
