@@ -543,21 +543,21 @@ TEST_CASE("--sync async: no rank is ever further ahead than K; none lets it run"
 }
 
 // Rank 0's weights are then those of all stages: each is trained where it is, and nowhere else.
-TEST_CASE("--sync pipeline: stages and replicas train what one rank trains") {
+TEST_CASE("--sync pipeline: stages and several pipelines train what one rank trains") {
     const int steps = 5;
     const Outcome one = train_in_threads(small_config(), {1}, steps);
     struct Case {
-        int stages, replicas, pieces;
+        int stages, pipelines, pieces;
         const char* split;
     };
-    for (const auto& [stages, replicas, pieces, split] :
+    for (const auto& [stages, pipelines, pieces, split] :
          {Case{2, 1, 4, "r"}, Case{2, 1, 4, "r.c2"}, Case{2, 1, 1, "fc1"},
           Case{3, 1, 8, "conv1,conv2"}, Case{4, 1, 40, "c1,r.c2,c3"}, Case{2, 2, 4, "c3"},
           Case{3, 2, 3, "c1,fc1"}, Case{2, 4, 2, "c1"}}) {
         Config config = small_config();
         config.pipeline = stages, config.micro = pieces;
         config.split = split;
-        check_trains_the_same(config, std::vector<double>(size_t(stages * replicas), 1), steps,
+        check_trains_the_same(config, std::vector<double>(size_t(stages * pipelines), 1), steps,
                               one);
     }
 }
