@@ -21,6 +21,8 @@ inline std::vector<uint8_t> from_base64(std::string_view text) {
     return bytes;
 }
 
+}  // namespace convoy
+
 namespace golden {
 
 // A file, and what Pillow makes of it as RGB.
@@ -36,23 +38,22 @@ inline const std::vector<Kind>& kinds() {
     static const std::vector<Kind> all = [] {
         std::string text(1 << 20, '\0');
         const gzFile in = gzopen("tests/golden_images.json.gz", "rb");
-        if (!in) fail("there is no tests/golden_images.json.gz here");
+        if (!in) convoy::fail("there is no tests/golden_images.json.gz here");
         text.resize(size_t(gzread(in, text.data(), unsigned(text.size()))));
         gzclose(in);
         std::vector<Kind> found;
         for (const auto& one : nlohmann::json::parse(text))
-            found.push_back({one["name"], from_base64(one["file"].get<std::string>()), one["H"],
-                             one["W"], one["hash"], from_base64(one["pixels"].get<std::string>())});
+            found.push_back({one["name"], convoy::from_base64(one["file"].get<std::string>()),
+                             one["H"], one["W"], one["hash"],
+                             convoy::from_base64(one["pixels"].get<std::string>())});
         return found;
     }();
     return all;
 }
 inline const Kind& kind(std::string_view name) {
     const auto found = std::ranges::find(kinds(), name, &Kind::name);
-    if (found == kinds().end()) fail("no golden file ", name);
+    if (found == kinds().end()) convoy::fail("no golden file ", name);
     return *found;
 }
 
 }  // namespace golden
-
-}  // namespace convoy

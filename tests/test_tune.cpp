@@ -85,7 +85,7 @@ TEST_CASE("program: tune measures rank 0's model on a rank whose user gives no o
     for (const auto& rank : ranks.all) {
         const std::string output = rank->output();
         CAPTURE(output);
-        CHECK(contains(output, "model squeezenet1_1, size 32x32, batch 4"));
+        CHECK(contains(output, "model squeezenet1_1, size 32, batch 4"));
     }
 }
 

@@ -3,10 +3,12 @@
 
 #include <cctype>
 #include <filesystem>
+#include <fstream>
 #include <set>
+#include <utility>
 
 #include "src/base/text.h"
-#include "tests/process.h"
+#include "tests/support.h"
 
 namespace convoy {
 
@@ -25,10 +27,15 @@ static std::set<std::string> words_of(const std::string& text) {
     return words;
 }
 
+static std::string text_of(const std::filesystem::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
 TEST_CASE("words: each has one row in src/README.md, and no source has a retired one") {
     CHECK(words_of("A RankLost, re_join mini-batch") ==
           std::set<std::string>{"", "a", "rank", "lost", "re", "join", "mini-batch"});
-    const std::string readme = read_file("src/README.md");
+    const std::string readme = text_of("src/README.md");
     const size_t table = readme.find("| word | meaning |"), end = readme.find("Not used, as");
     REQUIRE(table != readme.npos);
     REQUIRE(end != readme.npos);
@@ -47,7 +54,7 @@ TEST_CASE("words: each has one row in src/README.md, and no source has a retired
             if (!std::set<std::string>{".h", ".cpp", ".cu", ".cuh", ".md"}.contains(ending) ||
                 path == "src/README.md")
                 continue;
-            const std::set<std::string> words = words_of(read_file(path));
+            const std::set<std::string> words = words_of(text_of(path));
             for (const std::string& word : retired) {
                 const std::string bare = word.substr(word.find_first_not_of(" \n"));
                 for (const char* form : {"", "s", "es"})
