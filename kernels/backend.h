@@ -367,6 +367,7 @@ struct BackendOptions {
     int threads = 0;  // compute threads; 0: one for each core that this process may use
     ConvMethod conv = ConvMethod::kAuto;
     Precision precision = Precision::kFp32;
+    bool idle = false;  // CPU: ops compute nothing, for simulations (bench train --compute)
 };
 
 // device: "cpu", "cuda", "cuda:1", "simt", or "" for a GPU if there is one, else the CPU.

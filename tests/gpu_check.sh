@@ -66,14 +66,14 @@ has bare "PyTorch \| absent"
 check bare 0 speed
 has bare "times of cuDNN \| absent"
 has bare "multiply-adds in bf16 \| measured"
-has bare "tiny linear_grad_w [^|]*\| measured \| 1 x [0-9.]+ ms"
+has bare "tiny linear 1000 [^|]*backward \| measured \| 1 x [0-9.]+ ms"
 has bare "ncu \| absent"
 has bare "compute-sanitizer \| absent"
 
 mock nvidia-smi 'echo "a mock of a GPU"'
 mock python3 'case $2 in
     gpu) echo "{\"model\": \"tiny\", \"batch\": 2, \"form\": \"compiled\", \"images_per_second\": 40.5}"
-        echo "{\"name\": \"tiny linear 1x1x1x128 to 1000\", \"milliseconds\": 0.25}" ;;
+        echo "{\"name\": \"tiny linear 1000 1x1x1x128 forward\", \"milliseconds\": 0.25}" ;;
 esac'
 mock ncu 'while [ "$1" != /kit/kit ]; do shift; done; head -c 4000000 /dev/zero | tr "\0" x
     exec "$@"'
@@ -82,12 +82,12 @@ check tools 0 correct
 has tools "train tiny:2, PyTorch compiled \| measured \| (40|41) img/s"
 check tools 0 speed
 grep -q "a mock of a GPU" "$work/tools/report.md" || fail "tools: the report does not begin with the GPU"
-has tools "tiny linear 1x1x1x128 to 1000 \| measured .*; cuDNN: 0.2500 ms, [0-9]+ %"
+has tools "tiny linear 1000 1x1x1x128 forward \| measured .*; cuDNN: 0.2500 ms, [0-9]+ %"
 has tools "one step traced \| measured"
 has tools "ncu: tiny .* \| measured"
 has tools "memcheck \| passed \| ERROR SUMMARY: 0 errors"
 [ -s "$work/tools/trace.json.gz" ] || fail "tools: no trace"
-grep -q '^{"model":"tiny","op":"linear",.*}$' "$work/tools/operations.jsonl" || fail "tools: no operations.jsonl"
+grep -q '^{"model":"tiny","op":"linear 1000",.*}$' "$work/tools/operations.jsonl" || fail "tools: no operations.jsonl"
 
 # A kernel without its barrier, a program that crashes, one that hangs.
 barrier=$(grep -n '__syncthreads()' kernels/cuda/moments.cuh | head -n 1)

@@ -1,21 +1,23 @@
 #!/usr/bin/env python3
-"""Writes tests/golden_images.h: small images of awkward kinds, and what Pillow makes of pictures.
+"""Writes small images of awkward kinds, and what Pillow makes of pictures.
 
     python3 -m venv env && env/bin/pip install pillow numpy
-    env/bin/python tests/make_goldens.py > tests/golden_images.h
+    env/bin/python tests/make_goldens.py > tests/golden_resized.h     # and tests/golden_images.json.gz
 
 Run once, with Pillow 13.0 and libjpeg-turbo 3.2; the tests need neither Python nor Pillow.
 Pillow before 13 always resizes the width first, so some pixels differ by one.
 """
 import base64
+import gzip
 import io
+import json
 import struct
 import zlib
 
 import numpy as np
 from PIL import Image
 
-from goldens import emit, emit_table, fnv, picture
+from goldens import emit_table, fnv, picture
 
 
 def shaded(H, W):
@@ -24,18 +26,27 @@ def shaded(H, W):
     return (np.stack([h * 9 + 20, w * 8 + 40, 250 - h * 4 - w * 5], -1)[:, :, 0]).astype(np.uint8)
 
 
-def encoded(name, image, comment, **options):
+def of_modes():
+    """JPEGs and PNGs of 11x9 and 7x5: a name, a file, and the image it was made of."""
+    rgb, five = Image.fromarray(shaded(9, 11)), picture(5, 7)
+    best = {"quality": 90, "optimize": True}  # 4:2:0
+    yield "jpeg colour", saved(rgb, "JPEG", **best), None
+    yield "jpeg progressive", saved(rgb, "JPEG", quality=85, progressive=True, subsampling=0), None
+    yield "jpeg grey", saved(rgb.convert("L"), "JPEG", **best), None
+    yield "jpeg CMYK", saved(rgb.convert("CMYK"), "JPEG", **best), None  # Adobe's marker: inks inverted
+    sixteen = np.arange(5 * 7, dtype=np.uint16).reshape(5, 7) * 1873
+    high = Image.fromarray((sixteen >> 8).astype(np.uint8))  # Pillow would cut at 255
+    yield "png grey of 16 bits", saved(Image.fromarray(sixteen), "PNG"), high
+    palette = Image.fromarray(five).quantize(11)
+    yield "png palette", saved(palette, "PNG"), palette
+    rgba = Image.fromarray(np.dstack([five, five[:, :, 0] // 2]))
+    yield "png alpha", saved(rgba, "PNG"), rgba  # which is dropped
+
+
+def saved(image, form, **how):
     file = io.BytesIO()
-    image.save(file, **options)
-    emit(name, file.getvalue(), comment)
-    expected = image if options["format"] == "PNG" else Image.open(file)
-    if expected.mode.startswith("I;16"):  # Pillow would cut at 255; the high byte is meant
-        expected = Image.fromarray((np.asarray(expected) >> 8).astype(np.uint8))
-    rgb = expected.convert("RGB")
-    if options["format"] == "PNG":
-        print(f"constexpr unsigned long long {name}Pixels = {fnv(rgb.tobytes()):#x};\n")
-    else:  # versions of libjpeg round differently
-        emit(name + "Pixels", rgb.tobytes(), "what it holds, as RGB")
+    image.save(file, form, **how)
+    return file.getvalue()
 
 
 def resized(image, W, H):
@@ -116,11 +127,6 @@ def kinds():
     a = picture(5, 7)
     four = np.dstack([a, a[:, :, :1] // 2])
 
-    def saved(image, form, **how):
-        file = io.BytesIO()
-        image.save(file, form, **how)
-        return file.getvalue()
-
     for mode in "1", "L", "P", "RGBA", "CMYK", "LA":
         yield f"tiff {mode}", saved(Image.fromarray(a).convert(mode), "TIFF")
     for how in "tiff_lzw", "tiff_adobe_deflate", "packbits":
@@ -169,43 +175,23 @@ def kinds():
                                                            else b"\xa5\x40\x5a\x80")
 
 
-print("""// golden_images.h — made by tests/make_goldens.py with Pillow 13.0; bytes in base64.
+# Versions of libjpeg round differently, so the pixels of JPEGs are stored.
+everything = []
+for name, data, made_of in [(*one, None) for one in kinds()] + list(of_modes()):
+    image = (made_of or Image.open(io.BytesIO(data))).convert("RGB")
+    pixels = image.tobytes()
+    everything.append({"name": name, "file": base64.b64encode(data).decode(), "H": image.height, "W": image.width,
+                       "hash": fnv(pixels),
+                       "pixels": base64.b64encode(pixels).decode() if name.startswith("jpeg") else ""})
+with gzip.GzipFile("tests/golden_images.json.gz", "wb", 9, mtime=0) as out:
+    out.write(json.dumps(everything).encode())
+
+print("""// golden_resized.h — made by tests/make_goldens.py with Pillow 13.0.
 #pragma once
 
 // clang-format off
 namespace golden {
 """)
-
-print("""// Files, and what Pillow makes of them as RGB.
-struct Kind {
-    const char *name, *file;
-    int H, W;
-    unsigned long long hash;  // of the pixels, by hash_bytes()
-};
-constexpr Kind kKinds[] = {""")
-for name, data in kinds():
-    image = Image.open(io.BytesIO(data)).convert("RGB")
-    text = base64.b64encode(data).decode()
-    print(f'    {{"{name}",')
-    print("\n".join(f'     "{text[i:i + 90]}"' for i in range(0, len(text), 90)) + ",")
-    print(f"     {image.height}, {image.width}, {fnv(image.tobytes()):#x}}},")
-print("};\n")
-
-rgb = Image.fromarray(shaded(9, 11))
-encoded("kColourJpeg", rgb, "11x9, 4:2:0, quality 90", format="JPEG", quality=90, optimize=True)
-encoded("kProgressiveJpeg", rgb, "11x9, progressive, 4:4:4", format="JPEG", quality=85,
-        progressive=True, subsampling=0)
-encoded("kGreyJpeg", rgb.convert("L"), "11x9, grey", format="JPEG", quality=90, optimize=True)
-encoded("kCmykJpeg", rgb.convert("CMYK"), "11x9, CMYK with Adobe's marker: inks inverted",
-        format="JPEG", quality=90, optimize=True)
-sixteen = np.arange(5 * 7, dtype=np.uint16).reshape(5, 7) * 1873
-encoded("kGrey16Png", Image.fromarray(sixteen), "7x5, 16-bit grey", format="PNG")
-encoded("kPalettePng", Image.fromarray(picture(5, 7)).quantize(11), "7x5, palette of 11 colours",
-        format="PNG")
-rgba = Image.fromarray(picture(5, 7)).convert("RGBA")
-rgba.putalpha(Image.fromarray((picture(5, 7)[:, :, 0] // 2).astype(np.uint8)))
-encoded("kAlphaPng", rgba, "7x5, RGB with alpha, which is dropped", format="PNG")
-
 print("""// picture(H, W) resized from top/left/h/w of it to size x size: exactly these pixels.
 struct Resized {
     int H, W, top, left, h, w, out_H, out_W;

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "golden.h"
-#include "golden_images.h"
+#include "golden_resized.h"
 #include "pictures.h"
 #include "support.h"
 

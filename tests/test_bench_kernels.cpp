@@ -1,6 +1,4 @@
-// bench kernels: its rows are the ops of a real step, on any device.
-#include <set>
-
+// bench kernels: its rows are the layers of a real step, on any device.
 #include "src/bench/bench.h"
 #include "tests/jobs.h"
 
@@ -26,10 +24,12 @@ TEST_CASE("bench_kernels times products and passes over memory, also on the CUDA
         std::string device;
         const char *filter, *unit;
         double work;  // of a call
-    } cases[] = {{"cpu", "tiny linear 64x1x1x128 to 1000", "GFLOP/s", 2.0 * 64 * 128 * 1000},
-                 {"cpu", "tiny batch_norm 64x4x4x128", "GB/s", 2.0 * 4 * 64 * 4 * 4 * 128},
-                 {kernel_device(), "tiny linear_grad_w 2x1x1x128", "GFLOP/s", 2.0 * 2 * 128 * 1000},
-                 {kernel_device(), "tiny softmax_cross_entropy 2x", "GB/s", 2.0 * 4 * 2 * 1000}};
+    } cases[] = {
+        {"cpu", "tiny linear 1000 64x1x1x128 forward", "GFLOP/s", 2.0 * 64 * 128 * 1000},
+        {"cpu", "tiny batchnorm + relu 64x4x4x128 backward", "GB/s",
+         3.0 * 4 * 64 * 4 * 4 * 128 + 3 * 4 * 2 * 128},
+        {kernel_device(), "tiny linear 1000 2x1x1x128 backward", "GFLOP/s", 4.0 * 2 * 128 * 1000},
+        {kernel_device(), "tiny loss 2x", "GB/s", 2.0 * 4 * 2 * 1000}};
     for (const auto& [device, filter, unit, work] : cases) {
         CAPTURE(device, filter);
         const auto rows = rows_of(device, filter, device == "cpu" ? 64 : 2);
@@ -42,25 +42,31 @@ TEST_CASE("bench_kernels times products and passes over memory, also on the CUDA
     }
 }
 
-TEST_CASE("bench_kernels has a row for each op of a step, and counts the layers of each") {
+TEST_CASE("bench_kernels has a row for each layer of a step, and counts those that are alike") {
     std::map<std::string, int> layers;
-    std::set<std::string> shapes;
+    std::map<std::string, double> flops;
     for (const json& row : rows_of("cpu", "tiny ", 8)) {
-        layers[row["op"]] += row["layers"].get<int>();
-        CHECK(
-            shapes.insert(row["op"].get<std::string>() + row["shapes"].get<std::string>()).second);
+        const std::string kind = split(row["op"].get<std::string>(), ' ')[0];
+        const std::string name = cat(kind, " ", row["pass"].get<std::string>());
+        layers[name] += row["layers"].get<int>();
+        flops[name] += row["layers"].get<int>() * row["rate"].get<double>() *
+                       row["milliseconds"].get<double>();
     }
-    // Each convolution is followed by a batch norm, and the first needs no gradient of its input.
-    CHECK(layers["conv2d_moments"] == 5);
-    CHECK(layers["conv2d_grad_w"] == 5);
-    CHECK(layers["conv2d_grad_x"] == 4);
-    CHECK(layers["batch_norm_grad"] == 5);
-    CHECK(layers["softmax_cross_entropy"] == 1);
-    CHECK(layers["check_finite"] == 1);
-    CHECK(layers["sgd"] > 0);
-    const auto blocks = rows_of("cpu", "resnet18 batch_norm_grad 2x7x7x512", 2);
+    for (const char* name : {"conv2d forward", "conv2d backward", "batchnorm backward"})
+        CHECK(layers[name] == 5);
+    CHECK(layers["linear backward"] == 1);
+    CHECK(layers["loss "] == 1);
+    CHECK(layers["update "] == 1);
+    // The first convolution has no gradient of its input.
+    CHECK(flops["conv2d backward"] > 1.5 * flops["conv2d forward"]);
+    CHECK(flops["conv2d backward"] < 2 * flops["conv2d forward"]);
+    // A residual block's own time is its batch norm with the shortcut, not the layers inside.
+    const auto blocks = rows_of("cpu", "resnet18 batchnorm + shortcut + relu 2x7x7x512 back", 2);
     REQUIRE(blocks.size() == 1);
-    CHECK(blocks[0]["layers"] == 5);
+    CHECK(blocks[0]["layers"] == 2);
+    const auto inner = rows_of("cpu", "resnet18 conv2d 512 3x3 pad 1 2x7x7x512 backward", 2);
+    REQUIRE(inner.size() == 1);
+    CHECK(blocks[0]["milliseconds"] < inner[0]["milliseconds"]);
 }
 
 }  // namespace convoy

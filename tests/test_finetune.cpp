@@ -165,7 +165,7 @@ TEST_CASE(
     CHECK(!run(0, 0).is_clear());
 }
 
-TEST_CASE("program: tune --lr suggests a rate, draws its curve, and ends where the loss diverges") {
+TEST_CASE("program: tune --lr says where the loss falls, and ends where the loss diverges") {
     TempDir folder;
     for (const bool diverges : {false, true}) {
         const std::string out = folder / (diverges ? "diverges" : "rises");
@@ -183,7 +183,6 @@ TEST_CASE("program: tune --lr suggests a rate, draws its curve, and ends where t
         CHECK(found["steepest"] < points.back()["lr"]);
         const double ratio = points[1]["lr"].get<double>() / points[0]["lr"].get<double>();
         CHECK(ratio == doctest::Approx(std::pow(10, 6 / 39.0)).epsilon(1e-3));
-        CHECK(read_file(out + "/lr.svg").starts_with("<svg "));
         CHECK(!std::filesystem::exists(out + "/latest"));
     }
     const Words small = typed("tune --lr --generated 48 --batch 8 --size 16 --threads 1 --steps");

@@ -131,19 +131,19 @@ TEST_CASE("program: plan times two ranks, and says what one and two would reach"
     const std::string output =
         two_ranks({"tune", "--plan"}, typed("--json --size 16 --batch 8 --share auto"));
     CAPTURE(output);
-    int edges = 0, ranks = 0, best = 0;
+    int links = 0, ranks = 0, best = 0;
     std::vector<std::tuple<int, std::string, int>> predictions;
     for (const json& line : json_lines(output)) {
-        edges += line["plan"] == "edge";
+        links += line["plan"] == "link";
         ranks += line["plan"] == "rank";
-        if (line["plan"] == "edge") continue;
+        if (line["plan"] == "link") continue;
         CHECK(line["images_per_second"] > 0);
         if (line["plan"] != "prediction") continue;
         predictions.emplace_back(line["ranks"], line["wire"], line["steps_per_sum"]);
         CHECK(line["efficiency"] > 0);
         best += line["best"].get<bool>();
     }
-    CHECK(edges == 2);
+    CHECK(links == 2);
     CHECK(ranks == 2);
     CHECK(best == 1);
     using Row = std::tuple<int, std::string, int>;

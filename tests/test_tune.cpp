@@ -30,10 +30,10 @@ half a line {"event":
     CHECK(speed_of_log(folder / "none").seconds == 0);
 }
 
-TEST_CASE("setups of a machine: one core first, never more threads than cores, no two alike") {
+TEST_CASE("trials of a machine: one core first, never more threads than cores, no two alike") {
     // All can be given to train; none to tune, except the number of cores.
-    const auto check_options = [](const Setup& setup) {
-        for (const auto& [name, value] : setup.options) {
+    const auto check_options = [](const Trial& trial) {
+        for (const auto& [name, value] : trial.options) {
             REQUIRE(find_option(name));
             CHECK(row_of(kTrain).takes(*find_option(name)));
             CHECK(row_of(kTune).takes(*find_option(name)) == (name == "threads"));
@@ -43,13 +43,13 @@ TEST_CASE("setups of a machine: one core first, never more threads than cores, n
     };
     for (const int cores : {1, 2, 6, 64})
         for (const int gpus : {0, 1, 4}) {
-            const std::vector<Setup> setups = local_setups(cores, gpus);
-            CHECK(setups[0].options.at("threads") == "1");
-            CHECK(setups[0].ranks == 1);
+            const std::vector<Trial> trials = local_trials(cores, gpus);
+            CHECK(trials[0].options.at("threads") == "1");
+            CHECK(trials[0].ranks == 1);
             std::set<std::pair<int, std::map<std::string, std::string>>> all;
             std::set<std::string> names;
             bool all_cores = false;
-            for (const Setup& one : setups) {
+            for (const Trial& one : trials) {
                 INFO(cores, " cores: ", one.text());
                 CHECK(names.insert(one.text()).second);
                 CHECK(all.emplace(one.ranks, one.options).second);
@@ -61,19 +61,19 @@ TEST_CASE("setups of a machine: one core first, never more threads than cores, n
             }
             CHECK(all_cores);
         }
-    const Setup local{{{"threads", "2x3"}, {"accumulate", "2"}, {"device", "cpu"}}};
+    const Trial local{{{"threads", "3"}, {"accumulate", "2"}, {"device", "cpu"}}};
     for (const int world : {2, 3, 4})
-        for (const Setup& one : join_setups(world, local)) {
+        for (const Trial& one : join_trials(world, local)) {
             INFO(one.text());
             CHECK(one.ranks == 1);
             check_options(one);
             // A pipeline cuts the batch itself.
             const bool is_cut = contains(one.text(), "pipeline");
-            CHECK(one.options.contains("threads") != is_cut);
+            CHECK(one.options.at("threads") == "3");
             CHECK(one.options.contains("accumulate") != is_cut);
             CHECK(one.options.at("device") == "cpu");
         }
-    CHECK(join_setups(4, {}).size() == join_setups(3, {}).size() + 1);  // 2 pipelines of 2
+    CHECK(join_trials(4, {}).size() == join_trials(3, {}).size() + 1);  // 2 pipelines of 2
 }
 
 TEST_CASE("program: tune measures rank 0's model on a rank whose user gives no option") {
@@ -85,47 +85,8 @@ TEST_CASE("program: tune measures rank 0's model on a rank whose user gives no o
     for (const auto& rank : ranks.all) {
         const std::string output = rank->output();
         CAPTURE(output);
-        for (const char* word : {" model squeezenet1_1\n", " size 32\n", " batch 4\n"})
-            CHECK(contains(output, word));
+        CHECK(contains(output, "model squeezenet1_1, size 32, batch 4"));
     }
-}
-
-TEST_CASE("a race is won by the fastest exact setup; only those near it are measured again") {
-    struct Runner {
-        double first, later;  // images a second, of the first and of later measurements
-        bool is_exact = true, fails = false;
-    };
-    std::vector<double> seconds, to_beat;
-    const auto winner_of = [&](const std::vector<Runner>& runners) {
-        std::vector<Setup> all;
-        for (size_t i = 0; i < runners.size(); ++i)
-            all.push_back({{{"threads", cat(i)}}, 1, runners[i].is_exact});
-        seconds.assign(runners.size(), 0), to_beat.clear();
-        return race(all, [&](Setup& one, double wanted, double rival) {
-            const size_t i = size_t(&one - all.data());
-            one.speed.images_per_second = wanted > 1 ? runners[i].later : runners[i].first;
-            if (runners[i].fails) one.speed.fault = "it ended";
-            seconds[i] = wanted;
-            if (wanted == 1) to_beat.push_back(rival);
-        });
-    };
-    // 3 and 4 are near; 4 was flattered by its second; 5 trains another way, and 6 fails.
-    CHECK(winner_of({{10, 10},
-                     {50, 50},
-                     {89, 89},
-                     {95, 94},
-                     {100, 80},
-                     {200, 0, false},
-                     {300, 0, true, true}}) == 3);
-    CHECK(seconds == std::vector<double>{1, 1, 1, 3, 3, 1, 1});
-    CHECK(to_beat == std::vector<double>{0, 10, 50, 89, 95, 100, 100});
-    CHECK(winner_of({{10, 0}, {100, 0}, {80, 0}}) == 1);  // a clear gap: nothing again
-    CHECK(seconds == std::vector<double>{1, 1, 1});
-    CHECK(winner_of({{96, 96}, {97, 97}, {98, 98}, {99, 99}, {100, 100}}) == 4);
-    CHECK(seconds == std::vector<double>{1, 1, 3, 3, 3});
-    CHECK(winner_of({{10, 10}}) == 0);
-    CHECK(winner_of({}) == -1);
-    CHECK(winner_of({{1, 1, true, true}}) == -1);
 }
 
 TEST_CASE("program: tune measures until its minutes are over, and train takes what it wrote") {
@@ -144,17 +105,6 @@ TEST_CASE("program: tune measures until its minutes are over, and train takes wh
     output_of({"--settings=" + file, "--steps=1", "--generated=48", "--batch=4", "--out",
                folder / "run"});  // the command line wins over the file
     CHECK(contains(read_file(folder / "run/log.jsonl"), "\"batch\":\"4\""));
-}
-
-TEST_CASE("program: a run that tune starts has no options of a launcher or of the environment") {
-    const std::pair<const char*, const char*> variables[] = {
-        {"CONVOY_MODEL", "tiny"}, {"CONVOY_STEPS", "1"}, {"RANK", "0"}, {"SLURM_PROCID", "0"}};
-    for (const auto& [name, value] : variables) setenv(name, value, 1);
-    const std::vector<std::string> environment = plain_environment();
-    for (const auto& [name, value] : variables) unsetenv(name);
-    for (const std::string& one : environment)
-        for (const auto& [name, value] : variables) CHECK(!one.starts_with(cat(name, "=")));
-    CHECK(std::ranges::count(environment, cat("PATH=", std::getenv("PATH"))) == 1);
 }
 
 TEST_CASE("tune and --settings name the option, the file and the line that do not fit") {

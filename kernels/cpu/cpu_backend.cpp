@@ -13,7 +13,7 @@ namespace convoy {
 static constexpr size_t kCopyGrain = 65536;  // floats; for fewer, waking a thread takes longer
 
 CpuBackend::CpuBackend(const BackendOptions& options, const Micro& micro, std::string why)
-    : cpu_(options.threads > 0 ? options.threads : available_cores(), micro),
+    : cpu_(options.threads > 0 ? options.threads : available_cores(), micro, options.idle),
       conv_(options.conv),
       type_(options.precision == Precision::kBf16 ? Type::kBfloat16 : Type::kFloat32),
       why_(std::move(why)) {

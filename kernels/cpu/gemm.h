@@ -25,7 +25,8 @@ struct Cpu {
     Scratch shared;   // slots by use: see Slot
     Scratch threads;  // slot t belongs to thread t
 
-    Cpu(int n, const Micro& micro) : pool(n, /*flushes=*/true), micro(micro) {}
+    Cpu(int n, const Micro& micro, bool idle = false)
+        : pool(n, /*flushes=*/true, idle), micro(micro) {}
     // Returns an array of pointers: [t] is scratch of `elems` floats for thread t.
     float* const* for_threads(size_t elems) {
         thread_blocks_.resize(pool.size());

@@ -59,7 +59,8 @@ struct FlushSubnormals {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads, bool flushes) : flushes_(flushes), shares_(size_t(threads)) {
+ThreadPool::ThreadPool(int threads, bool flushes, bool idle)
+    : flushes_(flushes), idle_(idle), shares_(size_t(threads)) {
     for (int t = 1; t < threads; ++t) try {
             workers_.emplace_back([this, t] { work(t); });
         } catch (const std::exception& error) {
@@ -77,6 +78,7 @@ void ThreadPool::stop() {
 }
 
 void ThreadPool::run(int n, Call call, void* fn) {
+    if (idle_) return;
     call_ = call, fn_ = fn, n_ = n;
     for (Share& share : shares_) share.taken.store(0, std::memory_order_relaxed);
     if (n > 1 && !workers_.empty()) {

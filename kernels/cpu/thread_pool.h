@@ -24,8 +24,8 @@ constexpr size_t kGrain = 16384;
 class ThreadPool {
  public:
     // flushes: tasks treat subnormal numbers (below 2^-126) as 0, as AMX always does: arithmetic on
-    // them is many times slower.
-    explicit ThreadPool(int threads, bool flushes = false);
+    // them is many times slower. idle: for_each() calls nothing.
+    explicit ThreadPool(int threads, bool flushes = false, bool idle = false);
     ~ThreadPool() { stop(); }
     ThreadPool(const ThreadPool&) = delete;
     ThreadPool& operator=(const ThreadPool&) = delete;
@@ -65,7 +65,7 @@ class ThreadPool {
         std::atomic<int> taken{0};  // tasks of this share
     };
 
-    const bool flushes_;
+    const bool flushes_, idle_;
     std::vector<Share> shares_;
     std::vector<std::thread> workers_;
     // The job, written by the caller before it increments started_, read by workers after that.

@@ -25,19 +25,20 @@ inline Spread spread_of(const std::vector<double>& values) {
 // Times config.steps training steps on random pixels, the same in every step. Every rank must call
 // it; rank 0 prints. The times of the first step count from the call.
 //
-// config.forward: only forward passes, as in eval. config.compute > 0: each op sleeps instead of
-// computing, this many seconds per step in all, in proportion to its operations. Gradients are sent
-// as usual, so many hosts can be simulated on a machine with few cores.
+// config.forward: only forward passes, as in eval. config.compute > 0: each layer sleeps
+// instead of computing, this many seconds per step in all, in proportion to its operations.
+// Gradients are sent as usual, so many hosts can be simulated on a machine with few cores.
 int bench_train_in_job(JobSession& job);
 
-// Times each op of real training steps of seven built-in models, and compares it with the limit of
-// the machine: multiply-adds on registers, or adding two arrays in memory (on a GPU: copying one).
-// The limit is measured before each step. Prints a row for each (op, shapes) for which "model op
-// shapes" contains config.filter, then the sum of each op. Returns the number of rows. batch 0: 8
-// to 64, by the model. Runs about `seconds` per model, at least three steps.
+// Times each layer of real training steps of seven built-in models, and compares it with the limit
+// of the machine: multiply-adds on registers, or adding two arrays in memory (on a GPU: copying
+// one), whichever takes longer. The limits are measured before each step. Prints a row for each
+// pass of alike layers for which "model layer input pass" contains config.filter, then the sum of
+// each kind of layer. Returns the number of rows. batch 0: 8 to 64, by the model. Runs about
+// `seconds` per model, at least three steps.
 //
 //   GFLOP/s  counted as direct convolution; Winograd's method does fewer, so it may exceed 100 %
-//   GB/s     the least that the op must read and write
+//   GB/s     of layers without products: the least that they must read and write
 //   layers   calls of this row in one step
 int bench_kernels(const Config& config, int batch = 0, double seconds = 2, std::FILE* out = stdout);
 

@@ -7,7 +7,6 @@
 #include "data/order.h"
 #include "src/base/terminal.h"
 #include "src/bench/bench.h"
-#include "src/bench/op_backend.h"
 #include "src/job/job_setup.h"
 #include "src/train/input.h"
 #include "src/train/trainer.h"
@@ -23,13 +22,17 @@ double train_flops(const Model& model) {
     return flops;
 }
 
-// Each op sleeps in proportion to its operations instead of computing. It sleeps until a point in
-// time, not for a duration, so late wake-ups do not add up; the time between two ops counts too.
-class SleepingBackend final : public OpBackend {
+// Sleeps at the end of each layer's span, in proportion to its operations without those of the
+// spans in it. It sleeps until a point in time, not for a duration, so late wake-ups do not add up;
+// the time between two spans counts too.
+class Sleeper final : public SpanSink {
  public:
-    using OpBackend::OpBackend;
-    void call(const Op& op, const std::function<void()>&) override {
-        const std::chrono::duration<double> seconds(flop_seconds * op.flops);
+    void begin() override { inner_.push_back(0); }
+    void end(const TraceName& name, int64_t, double amount) noexcept override {
+        const double inner = inner_.back(), all = name.amount == kGflops ? amount : inner;
+        const std::chrono::duration<double> seconds(flop_seconds * std::max(all - inner, 0.0));
+        inner_.pop_back();
+        if (!inner_.empty()) inner_.back() += all;
         wake_ += Clock::now() - ended_ + std::chrono::duration_cast<Clock::duration>(seconds);
         std::this_thread::sleep_until(wake_);
         ended_ = Clock::now();
@@ -37,6 +40,7 @@ class SleepingBackend final : public OpBackend {
     double flop_seconds = 0;
 
  private:
+    std::vector<double> inner_;  // operations of the ended spans in each open span
     Clock::time_point wake_ = Clock::now(), ended_ = wake_;
 };
 
@@ -56,18 +60,23 @@ class TrainBench {
           shares_(size_t(job.world()), 1.0),
           own_(share_of(config_.batch, shares_, job.rank()).size()),
           model_(model_text(config_.model), model_options(config_, class_count(config_)),
-                 backend_) {
+                 *backend_) {
         model_.plan(std::max(int(own_), 1), /*training=*/!config_.forward);
-        batch_ = random_batch(backend_, config_.batch, shares_, job.rank(), model_.input(),
+        batch_ = random_batch(*backend_, config_.batch, shares_, job.rank(), model_.input(),
                               class_count(config_), uint64_t(config_.seed));
-        sleeping_.flop_seconds =
+        sleeper_.flop_seconds =
             config_.compute / double(std::ranges::max(batch_.wanted_by)) / train_flops(model_);
         if (config_.forward) {
-            input_.emplace(backend_, model_);
+            input_.emplace(*backend_, model_);
             return;
         }
-        optimizer_.emplace(config_, model_.params(), backend_);
-        trainer_.emplace(config_, backend_, communicator_, model_, *optimizer_, job.stop);
+        optimizer_.emplace(config_, model_.params(), *backend_);
+        TrainerOptions options(config_);
+        if (config_.compute > 0) {
+            options.tracer = &job.tracer, options.track = job.tracer.track("trainer", 1, 256);
+            options.device = &sleeper_, options.last_traced = INT64_MAX;
+        }
+        trainer_.emplace(options, *backend_, communicator_, model_, *optimizer_, job.stop);
     }
 
     // Returns the signal that ended it early, else 0.
@@ -84,7 +93,7 @@ class TrainBench {
     std::string no_graph() {
         if (!trainer_ || config_.compute > 0) return "these are not whole training steps";
         if (config_.graph == GraphMode::kOff) return "CONVOY_GRAPH=off";
-        if (no_graph_.empty()) no_graph_ = why_no_graph(backend_, communicator_.world());
+        if (no_graph_.empty()) no_graph_ = why_no_graph(*backend_, communicator_.world());
         if (no_graph_.empty()) no_graph_ = trainer_->take_graph_failure();
         return no_graph_;
     }
@@ -126,7 +135,7 @@ class TrainBench {
         if (config_.compute == 0) {
             const double flops = config_.forward ? model_.forward_flops() : train_flops(model_);
             gflops = speed / double(config_.batch) * double(own_) * flops / 1e9;
-            peak = backend_.measure_peak_gflops();
+            peak = backend_->measure_peak_gflops();
         }
         if (job_.rank() != 0) return;
         Table(config_.json, stdout)
@@ -135,7 +144,7 @@ class TrainBench {
                   {"batch", config_.batch, "batch"},
                   {"size", input_size_text(model_.input()), "size"},
                   {"world", communicator_.world(), "ranks"},
-                  {"threads", backend_.threads()},
+                  {"threads", backend_->threads()},
                   {"images_per_second", speed, "img/s", "{:.2f}"},
                   {"images_per_second_min", least, "min", "{:.2f}"},
                   {"images_per_second_max", most, "max", "{:.2f}"},
@@ -151,7 +160,7 @@ class TrainBench {
                   {"first_step_seconds", first_step_seconds_},
                   {"graph", no_graph().empty()},
                   {"peak_rss_mb", peak_rss_mb(), "peak RSS", "{:.0f} MB"},
-                  {"device_memory_mb", double(backend_.device_bytes()) / (1 << 20)}});
+                  {"device_memory_mb", double(backend_->device_bytes()) / (1 << 20)}});
     }
 
     // `last`: of the steps after which ranks average, with --sync average.
@@ -163,7 +172,7 @@ class TrainBench {
         } else {
             model_.forward(input_->take(batch_),
                            {false, {}, batch_.samples, {}, /*refresh=*/number == 0});
-            backend_.synchronize();
+            backend_->synchronize();
         }
     }
 
@@ -172,9 +181,12 @@ class TrainBench {
     Communicator& communicator_ = job_.communicator();
     const std::vector<double> shares_;
     const int64_t own_;  // images of this rank per step
-    const std::unique_ptr<Backend> device_ = make_backend(config_);
-    SleepingBackend sleeping_{*device_};
-    Backend& backend_ = config_.compute > 0 ? sleeping_ : *device_;
+    Sleeper sleeper_;
+    const std::unique_ptr<Backend> backend_ = config_.compute > 0
+                                                  ? make_backend("cpu",
+                                                                 {1, ConvMethod::kAuto,
+                                                                  config_.precision, /*idle=*/true})
+                                                  : make_backend(config_);
     Model model_;
     Batch batch_;
     std::optional<Optimizer> optimizer_;

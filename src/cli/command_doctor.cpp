@@ -93,13 +93,13 @@ Diagnosis disk(std::string folder) {
         const std::string above = std::filesystem::path(folder).parent_path();
         folder = above.empty() ? "." : above;
     }
-    const std::string probe = folder + "/.convoy-doctor-" + std::to_string(getpid());
-    std::ofstream file(probe);
+    const std::string sample = folder + "/.convoy-doctor-" + std::to_string(getpid());
+    std::ofstream file(sample);
     file << "x" << std::flush;
     const bool writable = bool(file);
     const std::string why = std::strerror(errno);
     std::error_code ignored;
-    std::filesystem::remove(probe, ignored);
+    std::filesystem::remove(sample, ignored);
     if (!writable)
         return {State::bad, cat(printable(folder), " cannot be written: ", why),
                 "choose another folder with --out"};

@@ -82,18 +82,8 @@ int report(const Config& config, bool keeps) {
                     {"fall", search.fall},     {"scatter", search.scatter},
                     {"steepest", steepest.lr}, {"least", least.lr},
                     {"points", json::array()}};
-    // The picture: the curve over the logarithm of the rate.
-    std::vector<Curve> curves = {{"loss (smoothed)", {}}};
-    for (const auto& [lr, loss] : points) {
-        content["points"].push_back({{"lr", lr}, {"loss", loss}});
-        // The loss becomes far larger when it diverges.
-        curves[0].points.push_back({std::log10(lr), std::min(loss, 3 * points[0].loss)});
-    }
-    if (keeps) {
-        write_in(config.out, "lr.json", content.dump(1) + "\n");
-        write_in(config.out, "lr.svg",
-                 line_chart("logarithm (base 10) of the learning rate", std::move(curves)));
-    }
+    for (const auto& [lr, loss] : points) content["points"].push_back({{"lr", lr}, {"loss", loss}});
+    if (keeps) write_in(config.out, "lr.json", content.dump(1) + "\n");
     if (config.json)
         fmt::print("{}\n", content.dump());
     else
@@ -106,8 +96,7 @@ int report(const Config& config, bool keeps) {
                 : fmt::format("no rate stands out: the loss falls by {:.3f}, and single batches "
                               "vary by {:.3f}. Keep the default --lr, or give more --steps",
                               search.fall, search.scatter),
-            keeps ? cat("; curve: ", config.out, "/lr.svg, lr.json")
-                  : "; --out DIR keeps the curve");
+            keeps ? cat("; curve: ", config.out, "/lr.json") : "; --out DIR keeps the curve");
     return 0;
 }
 

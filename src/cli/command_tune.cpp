@@ -1,9 +1,13 @@
 // command_tune.cpp — tune: measures the fastest way to train a model on this machine, then on all
 // machines of a job. tune --plan: forecasts how fast a job will be.
 #include <algorithm>
+#include <atomic>
+#include <csignal>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -16,87 +20,79 @@
 #include "src/model/model.h"
 #include "src/plan/probe.h"
 #include "src/plan/tune.h"
+#include "src/run/usage.h"
 
 namespace convoy {
 
 namespace {
 
-using Words = std::vector<std::string>;
-
 // Returns the options that the user of this rank gave, as lines of a --settings file, without those
-// that a setup decides or that only `tune` takes. all: with the settings that rank 0 decides.
-std::string user_settings(const CommandLine& line, const Config& config, bool all) {
+// that a trial decides or that only `tune` takes.
+std::string user_settings(const CommandLine& line, const Config& config) {
     static const std::set<std::string> kOwn = {"threads",  "out",   "minutes",    "json",
                                                "settings", "quiet", "coord",      "rank",
                                                "world",    "port",  "local-rank", "stall"};
     std::string text;
-    for (const Option& option : options()) {
-        const std::string name = option.name, value = get_option(config, name);
-        const bool is_settled =
-            all && option.flags & (kJob | kFollows) && value != get_option({}, name);
-        if (row_of(kTune).takes(option) && !kOwn.contains(name) && !value.empty() &&
-            (line.given.contains(name) || is_settled))
+    for (const auto& [name, who] : line.given)
+        if (const std::string value = get_option(config, name);
+            row_of(kTune).takes(*find_option(name)) && !kOwn.contains(name) && !value.empty())
             text += cat(name, " ", value, "\n");
-    }
     return text;
 }
 
 class Tune {
  public:
-    explicit Tune(JobSession& job) : config_(job.config), job_(job) {
+    explicit Tune(JobSession& job) : config_(job.config), job_(job), run_(job.line) {
         if (!mkdtemp(folder_.data()))
             fail("cannot make a folder ", folder_, ": ", std::strerror(errno));
-        // Runs have no end, and log the speed of each step. Later lines win.
-        std::string text =
-            user_settings(job.line, config_, /*all=*/true) +
-            "quiet true\njoin-timeout 60\nsteps 1000000000\nlog-every 1\nsave-every 0\n"
-            "check-every 0\nelastic off\nschedule constant\nlr 1e-6\nwarmup 0\n";
-        if (config_.data.empty() && config_.generated == Config().generated)
-            text += cat("generated ", std::clamp<int64_t>(8 * config_.batch, 48, 4096), "\n");
-        write(folder_ + "/settings", text);
-        job.log.detail("settings of every run:\n", text);
-        if (job.world() > 1) std::tie(host_, port_) = coordinator_address(config_.coord);
+        // Runs have no end, save nothing, and log the speed of each step.
+        run_.command = kTrain, run_.given.erase("local-rank");
+        Config& config = run_.config = config_;
+        config.local_rank = -1, config.stall = Config().stall, config.join_timeout = 60;
+        config.steps = 1'000'000'000, config.log_every = 1;
+        config.save_every = 0, config.check_every = 0;
+        config.schedule = Schedule::kRange, config.lr = 1e-6;
+        if (config.data.empty() && config.generated == Config().generated)
+            config.generated = cat(std::clamp<int64_t>(8 * config.batch, 48, 4096));
+        job.log.detail("every run: model ", config.model, ", size ", input_size_text(config.size),
+                       ", batch ", config.batch);
+        if (job.world() > 1) std::tie(host_, port_) = coordinator_address(config.coord);
     }
     ~Tune() {
         std::error_code gone;
         std::filesystem::remove_all(folder_, gone);
     }
 
-    // Measures the setups on the ranks of `group` within this fraction of --minutes. Collective:
-    // rank 0 decides which setup is measured and for how long. Returns the number of the fastest.
-    int measure(Communicator& group, std::vector<Setup>& setups, double part) {
-        const auto agreed = [&](int number) { return broadcast_json(group, number).get<int>(); };
-        if (group.rank() > 0) {
-            for (int number = agreed(-1); number >= 0;) {
-                MeasuredRun run(folder_, processes(group, setups[size_t(number)]), environment_);
-                number = agreed(-1);  // rank 0 has ended this one
-            }
-            return agreed(-1);
-        }
-        const int best = race(setups, [&](Setup& one, double seconds, double to_beat) {
+    // Measures each trial for two seconds on the ranks of `group`, while less than this fraction of
+    // --minutes has passed. Collective: rank 0 decides. Returns the number of the fastest trial
+    // that trains what one rank trains; -1 if none could be measured.
+    int measure(Communicator& group, std::vector<Trial>& trials, double part) {
+        int best = -1;
+        for (int i = 0; i < int(trials.size()); ++i) {
+            Trial& one = trials[size_t(i)];
             const double left = 60 * part * config_.minutes - seconds_since(begin_);
-            if (left <= 0) {
-                if (one.speed.seconds == 0) one.speed.fault = "--minutes are over";
-                return;
+            if (!broadcast_json(group, left > 0).get<bool>()) {
+                one.speed.fault = "--minutes are over";
+                continue;
             }
             job_.log.info("measuring ", one.text(), "  (", clock_text(seconds_since(begin_)),
                           " of at most ", clock_text(60 * config_.minutes), ")");
-            agreed(int(&one - setups.data()));
-            std::filesystem::remove_all(folder_ + "/run0");
-            one.speed = MeasuredRun(folder_, processes(group, one), environment_)
-                            .watch(seconds, to_beat, std::max(left / 3, 20.0), job_.stop);
-        });
-        agreed(-1);
-        return agreed(best);
+            one.speed = train(group, one, std::max(left / 3, 20.0));
+            if (one.is_exact && one.speed.fault.empty() &&
+                (best < 0 ||
+                 one.speed.images_per_second > trials[size_t(best)].speed.images_per_second))
+                best = i;
+        }
+        return broadcast_json(group, best);
     }
 
-    void print(const std::vector<Setup>& all, int best, double base) const {
+    void print(const std::vector<Trial>& all, int best, double base) const {
         Table table(config_.json), others(config_.json);
-        for (const Setup& one : all) {
+        for (const Trial& one : all) {
             const Speed& s = one.speed;
             if (!s.fault.empty()) continue;
             const bool is_best = best >= 0 && &one == &all[size_t(best)];
-            table.row({{"setup", one.text(), "setup", "{:<44}"},
+            table.row({{"trial", one.text(), "trial", "{:<44}"},
                        {"seconds", s.seconds},
                        {"images_per_second", s.images_per_second, "img/s", "{:7.1f}"},
                        {"speed_up", base > 0 ? s.images_per_second / base : 0, "x", "{:.2f}"},
@@ -112,22 +108,22 @@ class Tune {
                                         : "",
                         ""}});
         }
-        for (const Setup& one : all)
+        for (const Trial& one : all)
             if (!one.speed.fault.empty())
-                others.row({{"setup", one.text(), "not measured", "{:<44}"},
+                others.row({{"trial", one.text(), "not measured", "{:<44}"},
                             {"note", one.speed.fault, "why", "{:<}"}});
     }
 
-    // Writes a file for `trainer --settings`: the user's options and those of the setup. Rank 0's
+    // Writes a file for `trainer --settings`: the user's options and those of the trial. Rank 0's
     // file has the name that was asked for; another rank's file also has its number.
-    void write_settings(const Setup& setup) const {
+    void write_settings(const Trial& trial) const {
         const std::string file = cat(config_.out, job_.rank() > 0 ? cat(".rank", job_.rank()) : "");
         const std::string start =
-            cat(setup.ranks > 1 ? cat("tools/launch -n ", setup.ranks, " -- ") : "",
+            cat(trial.ranks > 1 ? cat("tools/launch -n ", trial.ranks, " -- ") : "",
                 "trainer --settings ", file);
         std::string text = cat("# Written by `trainer tune`. To start it: ", start, "\n",
-                               user_settings(job_.line, config_, /*all=*/false));
-        for (const auto& [name, value] : setup.options) text += cat(name, " ", value, "\n");
+                               user_settings(job_.line, config_));
+        for (const auto& [name, value] : trial.options) text += cat(name, " ", value, "\n");
         write(file, text);
         job_.log.info("written: ", file, "   try: ", start);
     }
@@ -137,31 +133,62 @@ class Tune {
         std::ofstream out(file);
         if (!(out << text).flush()) fail("cannot write ", file, ": ", std::strerror(errno));
     }
-    // The options of each process of this rank. Rank 0 decides the settings of the job.
-    std::vector<Words> processes(const Communicator& group, const Setup& setup) {
-        Words words = {cat("--settings=", folder_, "/settings")};
-        for (const auto& [name, value] : setup.options)
-            if (const Option& option = *find_option(name);
-                group.rank() == 0 || !(option.flags & kJob))
-                words.push_back(cat(option_name(option), "=", value));
-        std::vector<Words> all(size_t(setup.ranks), words);
-        const int world = group.world() * setup.ranks;
+    // Trains with this trial: the ranks of this machine are threads. Rank 0 of `group` ends it,
+    // when the steps after the first have taken two seconds, or after `limit` seconds.
+    Speed train(const Communicator& group, const Trial& trial, double limit) {
+        std::filesystem::remove_all(folder_ + "/run0");
+        std::vector<CommandLine> lines(size_t(trial.ranks), run_);
+        const int world = group.world() * trial.ranks;
         // The ranks of the job listen at the ports after the coordinator's.
         const std::string coord =
             group.world() > 1 ? cat(host_, ":", 50 + ++port_) : cat("127.0.0.1:", free_port());
-        for (int i = 0; i < setup.ranks && world > 1; ++i)
-            for (const std::string& word :
-                 {cat("--coord=", coord), cat("--rank=", group.rank() * setup.ranks + i),
-                  cat("--world=", world)})
-                all[size_t(i)].push_back(word);
-        if (group.world() == 1) all[0].push_back("CONVOY_PREFLIGHT=off");
-        job_.log.detail("trainer train ", join_text(all[0], " "));
-        return all;
+        for (int i = 0; i < trial.ranks; ++i) {
+            Config& config = lines[size_t(i)].config;
+            for (const auto& [name, value] : trial.options) set_option(config, name, value);
+            config.out = cat(folder_, "/run", i);
+            config.coord = world > 1 ? coord : "";
+            config.rank = group.rank() * trial.ranks + i, config.world = world;
+            if (group.world() == 1) config.preflight = Toggle::kOff;
+        }
+        std::atomic<bool> ends = false;
+        const Stop stop = [&] { return ends ? SIGINT : job_.stop(); };
+        std::vector<std::future<int>> ranks;
+        for (const CommandLine& line : lines)
+            ranks.push_back(std::async(std::launch::async, [&] {
+                Log unheard(nullptr);
+                return run_in_job(line, unheard, stop, train_in_job);
+            }));
+        Speed speed;
+        const auto begin = Clock::now();
+        auto since = begin;  // of the measured steps
+        std::clock_t cpu_before = std::clock();
+        const auto goes_on = [&] {
+            return ranks[0].wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout;
+        };
+        while (goes_on() && group.rank() == 0 && speed.seconds < 2 && speed.fault.empty()) {
+            if (speed.seconds == 0) since = Clock::now(), cpu_before = std::clock();
+            speed = speed_of_log(folder_ + "/run0/log.jsonl");
+            if (seconds_since(begin) > limit)
+                speed.fault = fmt::format("too slow: only {:.1f} s were measured in {:.0f} s",
+                                          speed.seconds, limit);
+        }
+        const double cpu = double(std::clock() - cpu_before) / CLOCKS_PER_SEC;
+        speed.cores = cpu / std::max(seconds_since(since), 1e-3);
+        speed.memory_megabytes = resident_bytes() / (1 << 20);
+        ends = group.rank() == 0;
+        for (std::future<int>& rank : ranks) try {
+                rank.get();
+            } catch (const std::exception& error) {
+                speed.fault = error.what();
+            }
+        if (speed.seconds == 0 && speed.fault.empty()) speed.fault = "it ended in its first steps";
+        if (const int signal = job_.stop()) fail("stopped by signal ", signal);
+        return speed;
     }
 
     const Config& config_;
     JobSession& job_;
-    const Words environment_ = plain_environment();
+    CommandLine run_;  // of every run, without the trial
     std::string folder_ = std::filesystem::temp_directory_path() / "tune-XXXXXX";
     std::string host_;
     int port_ = 0;
@@ -174,25 +201,25 @@ int tune_in_job(JobSession& job) {
     const Config& config = job.config;
     model_text(config.model);  // an unknown name is an error before anything is measured
     Tune tune(job);
-    std::vector<Setup> here =
-        local_setups(config.threads > 0 ? config.threads : available_cpus(), count_gpus());
-    if (!alone) std::erase_if(here, [](const Setup& one) { return one.ranks > 1; });
+    std::vector<Trial> here =
+        local_trials(config.threads > 0 ? config.threads : available_cpus(), count_gpus());
+    if (!alone) std::erase_if(here, [](const Trial& one) { return one.ranks > 1; });
     int best = tune.measure(*make_single_rank(), here, alone ? 1 : 0.5);
     const double base = here[0].speed.images_per_second;
     tune.print(here, best, base);
     if (best < 0)
-        fail("no setup could be measured (", here[0].text(), ": ", here[0].speed.fault,
+        fail("no trial could be measured (", here[0].text(), ": ", here[0].speed.fault,
              "); try more --minutes, or a smaller --model or --batch");
-    Setup fastest = here[size_t(best)];
+    Trial fastest = here[size_t(best)];
     if (!alone) {
-        std::vector<Setup> joined = join_setups(job.world(), fastest);
+        std::vector<Trial> joined = join_trials(job.world(), fastest);
         best = tune.measure(job.communicator(), joined, 1);
         if (job.rank() == 0) tune.print(joined, best, base);
         if (best >= 0)
             fastest = joined[size_t(best)];
         else
             job.log.notice(
-                "no setup of several machines could be measured; writing this machine's own");
+                "no trial of several machines could be measured; writing this machine's own");
     }
     tune.write_settings(fastest);
     job.finish();
@@ -205,7 +232,7 @@ void print_measured(const JobTiming& timing, const std::vector<Peer>& peers,
                     const std::vector<double>& shares, bool json) {
     Table links(json), ranks(json);
     for (const LinkTiming& link : timing.links)
-        links.row({{"plan", "edge"},
+        links.row({{"plan", "link"},
                    {"from", link.from, "from"},
                    {"to", link.to, "to"},
                    {"latency_ms", 1e3 * link.latency_seconds, "latency", "{:.3f} ms"},
@@ -280,7 +307,7 @@ int plan_in_job(JobSession& job) {
         fail("--batch ", config.batch, " cannot be divided among ", job.world(),
              " ranks: give more");
     choose_device(job);
-    const JobTiming timing = probe_job(setup, job.communicator(), /*brief=*/false);
+    const JobTiming timing = time_job(setup, job.communicator(), /*brief=*/false);
     if (shares.fair) shares.weights = fair_shares(timing, job.world());
     job.finish();
     if (job.rank() != 0) return 0;

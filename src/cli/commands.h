@@ -76,7 +76,7 @@ inline constexpr CommandRow kCommands[] = {
     {"bench train", kBenchTrain, in_job<bench_train_in_job>, "[--model M --batch B --steps K]",
      "images per second of training steps, without input pipeline"},
     {"bench kernels", kBenchKernels, command_bench_kernels, "[--filter WORD]",
-     "time each operation of real training steps, in percent of the machine's limit"},
+     "time each layer of real training steps, in percent of the machine's limit"},
     {"bench allreduce", kBenchAllreduce, command_bench_allreduce, "--world W [--bytes 1K,1M]",
      "speed of sums among local processes, or across hosts with --coord and --rank"},
     {"bench data", kBenchData, command_bench_data, "[--data DIR --size S]",
@@ -121,7 +121,5 @@ void check_command_line(const CommandLine& line);
 // Sets rank, world, local-rank and coord from RANK, WORLD_SIZE, MASTER_ADDR and the variables of
 // Open MPI, Slurm and Kubernetes, unless an option gave them. Throws Error if two disagree.
 void apply_launcher(CommandLine& line, const Environment& environment);
-// The variables of this process, "NAME=value", except options of the trainer and of launchers.
-std::vector<std::string> plain_environment();
 
 }  // namespace convoy

@@ -1,6 +1,4 @@
 // launcher.cpp — sets options from the environment variables of launchers.
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "src/base/check.h"
@@ -41,18 +39,6 @@ static std::string rank_of_slot(const std::string& slot) {
              "': slots are numbers from 1; set it to "
              "\"{{.Task.Slot}}\" in a service with replicas");
     return cat(number - 1);
-}
-
-std::vector<std::string> plain_environment() {
-    std::vector<std::string> plain;
-    for (char** variable = environ; *variable; ++variable) {
-        const std::string text = *variable, name = text.substr(0, text.find('='));
-        const bool is_launchers = std::ranges::any_of(
-            kVariables, [&](const auto& one) { return std::ranges::count(one.second, name) > 0; });
-        if (!is_launchers && (!name.starts_with("CONVOY_") || name == "CONVOY_TOKEN"))
-            plain.push_back(text);
-    }
-    return plain;
 }
 
 void apply_launcher(CommandLine& line, const Environment& environment) {

@@ -78,8 +78,6 @@ static const Option kOptions[] = {
      kJob | kFirst, "images per step, over all ranks", from(1, 1 << 24)},
     {"accumulate", "Training", &C::accumulate, "N", kFit | kLrFind, kJob,
      "micro-batches per step on each rank (gradient accumulation)", from(1, 1e6)},
-    {"replicas", "Training", &C::replicas, "R", kFit | kLrFind, kJob | kHidden,
-     "copies of the network in a process, of --threads RxT", from(1, 1024)},
     {"epochs", "Training", &C::epochs, "E", kFit, kJob | kFirst, "passes over the training set",
      from(0, 1e6)},
     {"steps", "Training", &C::steps, "K", kFit | kLrFind | kBenchTrain, kJob,
@@ -111,8 +109,8 @@ static const Option kOptions[] = {
 
     {"device", "Device", &C::device, "cpu|cuda[:I]|simt", kCompute, kCommon,
      "cpu, cuda, cuda:I or simt (the emulator)"},
-    {"threads", "Device", kThreadsOption, "auto|T|RxT", kCompute | kTune, kCommon,
-     "compute threads, or R model replicas of T threads each"},
+    {"threads", "Device", &C::threads, "auto|T", kCompute | kTune, kCommon,
+     "compute threads; auto: one for each core", from(0, 4096)},
     {"precision", "Device", &C::precision, "fp32|tf32|bf16", kCompute | kTune, kCommon,
      "number format of matrix products: fp32, tf32 or bf16"},
     {"graph", "Device", &C::graph, "auto|on|off", kFits | kBenchTrain, kHidden,
@@ -213,10 +211,10 @@ static const Option kOptions[] = {
 
     {"price", "Cost", &C::price_per_hour, "P", kFit, 0,
      "price of this machine per hour, in any currency, for the summary", from(0, 1e9)},
-    {"watts", "Cost", &C::watts, "auto|W", kFit, 0,
-     "power of this machine in watts; auto: measured by RAPL", from(0, 1e6)},
+    {"watts", "Cost", &C::watts, "W", kFit, 0,
+     "power of this machine in watts, for the energy in the summary", from(0, 1e6)},
     {"grams-per-kwh", "Cost", &C::grams_per_kwh, "G", kFit, 0,
-     "grams of CO2 equivalent per kWh, for the summary", from(0, 1e5)},
+     "grams of CO2 equivalent per kWh of --watts, for the summary", from(0, 1e5)},
 
     {"bytes", "Bench", &C::bytes, "LIST", kBenchAllreduce, kJob, "sizes to sum, in bytes"},
     {"compute", "Bench", &C::compute, "S", kBenchTrain, kJob,

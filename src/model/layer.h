@@ -65,6 +65,8 @@ class Layer {
     // Adds to the gradients of its trained params, then calls listener.ready() for each of them,
     // last param first. Returns dx, or an empty Tensor if no dx was planned.
     virtual Tensor backward(Tensor dy, const Pass& pass, GradListener& listener) = 0;
+    // Whether the last backward pass computed gradients of weights.
+    virtual bool computed_dw() const { return trained(); }
 
     // For traces, set by the builder: the layer's number, and its operations forward for one image.
     size_t number = 0;
@@ -111,7 +113,7 @@ struct Layers : std::vector<std::unique_ptr<Layer>> {
             Layer& layer = *at(i);
             Span span = this->span(layer, pass.trace, true, dy.N);
             dy = layer.backward(dy, pass, listener);
-            span.amount *= layer.trained() + (dy.data != nullptr);  // dw, dx
+            span.amount *= layer.computed_dw() + (dy.data != nullptr);  // dw, dx
         }
         return dy;
     }

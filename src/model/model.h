@@ -30,12 +30,13 @@ struct ModelOptions {
 
 // A line of the table of the network.
 struct LayerLine {
-    std::string name;  // "layer1.0.conv1", empty if there are no params
-    std::string what;  // "conv2d 64 7x7 stride 2 + relu"
-    Shape output;      // of one image
+    std::string name;     // "layer1.0.conv1", empty if there are no params
+    std::string what;     // "conv2d 64 7x7 stride 2 + relu"
+    Shape input, output;  // of one image
     size_t params = 0;
     double flops = 0;  // forward for one image; a multiply-add counts as two
     bool frozen = false;
+    size_t layer = SIZE_MAX;  // Layer::number
 };
 
 // A layer that is not part of another layer.
@@ -50,18 +51,13 @@ class Model {
  public:
     // Parses the text, adds the params, allocates and initialises the arenas. Throws Error with
     // line, word, and what was expected. A stage has the arenas of the whole model, but touches
-    // only its part. params, weights: shared with another model of the same text and options.
+    // only its part. params: shared with another model of the same text and options.
     Model(const std::string& text, const ModelOptions& options, Backend& backend,
-          std::shared_ptr<Params> params = nullptr, float* weights = nullptr);
+          std::shared_ptr<Params> params = nullptr);
     // A model that shares the params and has separate activations.
     std::unique_ptr<Model> twin() const {
         return std::make_unique<Model>(text_, options_, backend_, params_);
     }
-    // A model on `backend` that shares the weights (in host memory), but no gradients.
-    std::unique_ptr<Model> replica(Backend& backend) const {
-        return std::make_unique<Model>(text_, options_, backend, nullptr, params_->weights);
-    }
-
     InputSize input() const { return input_; }
     // Whether any batch norm has statistics that are not frozen.
     bool has_batch_norm() const { return params_->updated_size > params_->trained_size; }

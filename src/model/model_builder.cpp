@@ -67,7 +67,8 @@ Layers Builder::build(std::span<const LayerText> texts) {
         const size_t number = names.size() - 1;
         layers.push_back(kind.make(text, fusion, *this));
         layers.back()->number = number;
-        for (const LayerLine& made : std::span(lines_).subspan(line)) {
+        for (LayerLine& made : std::span(lines_).subspan(line)) {
+            if (made.layer == SIZE_MAX) made.layer = number;  // else an inner one
             layers.back()->flops += made.flops;
             if (depth_ == 1 && outline.back().name.empty()) outline.back().name = made.name;
         }
@@ -165,6 +166,7 @@ void Builder::add_weights(const LayerText& layer, Shape shape, int dims, Param*&
 }
 
 void Builder::add_line(const std::string& what, Shape output, double flops) {
+    line_.input = shape;
     shape = line_.output = output;
     line_.what = what;
     line_.flops = flops;

@@ -46,7 +46,7 @@ std::vector<double> time_sums(Communicator& communicator, size_t bytes, double s
     return times;
 }
 
-JobTiming probe_job(const JobSetup& setup, Communicator& communicator, bool brief) {
+JobTiming time_job(const JobSetup& setup, Communicator& communicator, bool brief) {
     const Config& config = setup.config;
     const int world = communicator.world(), classes = int(setup.classes.size());
     const std::vector<double> shares = world > 1 ? setup.shares.weights : std::vector<double>{1};
@@ -129,7 +129,7 @@ void run_preflight(JobSetup& setup) {
     if (setup.job.is_newcomer()) {
         if (shares.newcomer == 0 && shares.speed > 0) {
             const double speed =
-                probe_job(setup, *make_single_rank(), /*brief=*/true).ranks[0].together;
+                time_job(setup, *make_single_rank(), /*brief=*/true).ranks[0].together;
             shares.newcomer = std::max(0.01, std::round(100 * speed / shares.speed) / 100);
             setup.job.log.notice(fmt::format(
                 "this rank trains {:.1f} img/s, a rank with weight 1 {:.1f}: --share {:g}", speed,
@@ -140,7 +140,7 @@ void run_preflight(JobSetup& setup) {
     }
     if (setup.world() == 1 || config.preflight == Toggle::kOff || config.pipeline > 1) return;
 
-    const JobTiming timing = probe_job(setup, setup.communicator(), /*brief=*/true);
+    const JobTiming timing = time_job(setup, setup.communicator(), /*brief=*/true);
     setup.bucket_bytes = timing.bucket_bytes;
     if (shares.fair) {
         shares.weights = fair_shares(timing, setup.world());

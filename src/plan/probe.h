@@ -12,7 +12,7 @@ namespace convoy {
 // Collective among the ranks of `communicator`, which may be this rank alone. Measures with a copy
 // of the model, which is freed at the end. If `brief`, it takes about 2 s, uses a small batch and
 // does not measure RankTiming::alone. A signal on any rank ends it on all ranks with an Error.
-JobTiming probe_job(const JobSetup& setup, Communicator& communicator, bool brief);
+JobTiming time_job(const JobSetup& setup, Communicator& communicator, bool brief);
 
 // The seconds of each sum of `bytes` bytes, one after the other, for about `seconds`, at least 5
 // times. Collective: rank 0 decides how often. A signal ends it with an Error.

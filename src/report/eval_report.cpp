@@ -87,13 +87,13 @@ std::string pairs_table(const Evaluated& result) {
         html_table(heads, rows), "</div>\n");
 }
 
-std::string calibration_chart(const Quality& quality) {
-    Curve seen{"accuracy of the guesses with this probability", {}};
+std::string calibration_table(const Quality& quality) {
+    std::vector<std::vector<std::string>> rows;
     for (const Quality::Bin& bin : quality.bins)
         if (bin.images > 0)
-            seen.points.push_back({bin.probability / bin.images, bin.right / bin.images});
-    return line_chart("probability that the model gives its guess",
-                      {{"ideal", {{0, 0}, {1, 1}}}, seen}, {0, 1});
+            rows.push_back({percent(bin.probability / bin.images), percent(bin.right / bin.images),
+                            cat(bin.images)});
+    return html_table({"mean probability of the guess", "right guesses", "images"}, rows);
 }
 
 std::string mistakes(const Evaluated& result) {
@@ -155,7 +155,7 @@ void write_eval_report(const std::string& folder, const Evaluated& result) {
     const std::string body = cat(
         "<p>", html_text(result.file), ", on ", html_text(result.data), "</p>\n", tiles(result),
         "<h2>Classes, the lowest recall first</h2>\n", class_table(result), "<h2>Confusions</h2>\n",
-        pairs_table(result), "<h2>Calibration</h2>\n", calibration_chart(result.quality),
+        pairs_table(result), "<h2>Calibration</h2>\n", calibration_table(result.quality),
         "<h2>The wrong guesses with the highest probability</h2>\n", mistakes(result));
     write_in(folder, "report.html", html_page("Evaluation of " + result.card.model_name, body));
     write_in(folder, "report.json",

@@ -1,7 +1,6 @@
-// html.h — pages without other files: text, pictures as data, a line chart as SVG.
+// html.h — pages without other files: text, tables, pictures as data.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -19,14 +18,6 @@ std::string html_page(std::string_view title, std::string_view body);
 // A table; the cells are HTML, and the first cell of a row is its heading.
 std::string html_table(const std::vector<std::string>& heads,
                        const std::vector<std::vector<std::string>>& rows);
-
-struct Curve {
-    std::string name;
-    std::vector<std::array<double, 2>> points;  // sorted by x; only finite ones are drawn
-};
-// An SVG of 640×320 with axes and a legend, also a file by itself. x includes 0, y all `values`.
-std::string line_chart(const std::string& x_name, std::vector<Curve> curves,
-                       const std::vector<double>& values = {});
 
 // Writes FOLDER/NAME, and makes the folder if necessary. Throws Error.
 void write_in(const std::string& folder, const std::string& name, std::string_view text);

@@ -21,8 +21,8 @@ namespace convoy {
 
 class Engine {
  public:
-    // wish: see Trainer. head_only: trains the last layer alone (--freeze-epochs).
-    Engine(JobSetup& setup, bool head_only, std::function<int()> wish);
+    // request: see Trainer. head_only: trains the last layer alone (--freeze-epochs).
+    Engine(JobSetup& setup, bool head_only, std::function<int()> request);
 
     // Fresh weights and optimizer state, instead of those that exist.
     void make_state(bool head_only);
@@ -58,9 +58,8 @@ class Engine {
     std::unique_ptr<Loader> make_loader(SourcePtr source, const LoaderOptions& options, int slots);
 
     JobSetup& setup_;
-    const std::function<int()> wish_;
+    const std::function<int()> request_;
     const TraceSteps traced_ = trace_steps(setup_.config.trace);
-    std::vector<std::unique_ptr<Backend>> replica_backends_;  // --threads RxT
     SpanSink* device_track_ = nullptr;
     size_t state_blocks_ = 0;  // Backend::blocks of weights and optimizer state, which come first
     size_t activation_bytes_ = 0;

@@ -92,22 +92,22 @@ void Recovery::start_together() {
 
 // ---- ranks that leave or join -------------------------------------------------------------------
 
-int Recovery::wish() {
-    wish_ = setup_.job.stop();
+int Recovery::request() {
+    request_ = setup_.job.stop();
     bool new_ring = communicator_.newcomer_waits();
-    if (wish_ == SIGTERM && communicator_.min_world() > 0) {
+    if (request_ == SIGTERM && communicator_.min_world() > 0) {
         if (!asked_) asked_ = Clock::now();
         new_ring |= seconds_since(*asked_) >= setup_.job.notice_seconds;
     }
-    return wish_ += new_ring ? kNewRing : 0;
+    return request_ += new_ring ? kNewRing : 0;
 }
 
 // Ranks with SIGTERM leave, the others form a ring of their own. The barrier makes sure that every
 // rank has the sums of the step.
-void Recovery::part(bool met) {
+void Recovery::depart(bool met) {
     check_weights(met, /*now=*/true);
     planned_ = true;
-    if (wish_ % kNewRing != SIGTERM) {
+    if (request_ % kNewRing != SIGTERM) {
         communicator_.barrier();
         throw RingBroken("ranks come or go");
     }
@@ -136,10 +136,10 @@ void Recovery::wait_for_ranks() {
     for (int agreed = 0; agreed == 0;) {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         Counters counters;
-        set_counters(counters, {}, wish());
+        set_counters(counters, {}, request());
         communicator_.allreduce_sum(counters).get();
-        agreed = agreed_wish(counters, setup_.world(), true);
-        if (agreed == kNewRing) part(false);
+        agreed = agreed_request(counters, setup_.world(), true);
+        if (agreed == kNewRing) depart(false);
         progress_.stopped = agreed;
     }
 }

@@ -15,7 +15,7 @@
 // before that. So ranks differ by one step at most, and a rank that lacks that step takes the state
 // of the root. If no rank has completed the step, all ranks repeat it on the same samples. With
 // --sync average the same holds for averages. If ranks leave (SIGTERM) or join, all ranks agree on
-// that with the sums of a step, so no step is repeated then (part).
+// that with the sums of a step, so no step is repeated then (depart).
 #pragma once
 
 #include <optional>
@@ -47,9 +47,9 @@ class Recovery : RunPart {
 
     struct Left {};  // thrown if this rank has left the job, which goes on
     // What this rank asks of the others with its next sums.
-    int wish();
+    int request();
     // All ranks have agreed that some leave or join: throws Left or RingBroken. met: StepResult.
-    void part(bool met);
+    void depart(bool met);
     // Every --check-every steps, or `now`: compares weights and optimizer state with the other
     // ranks; those that differ take rank 0's. Collective.
     void check_weights(bool met, bool now);
@@ -67,9 +67,9 @@ class Recovery : RunPart {
     void tell_unequal(const Difference& found, int root, int64_t step);
 
     RunReport& report_;
-    int wish_ = 0;                            // of this rank, as it went into the last sums
+    int request_ = 0;                         // of this rank, as it went into the last sums
     std::optional<Clock::time_point> asked_;  // to leave, since when
-    bool planned_ = false;                    // the ring ends by part()
+    bool planned_ = false;                    // the ring ends by depart()
     bool agreed_ = false;                     // all ranks have had the same state, or get it
     int64_t checked_step_ = 0;
     bool drift_ = false;  // the ranks' weights differ by roundings: compared once per epoch

@@ -18,7 +18,7 @@ static bool begins_head_only(const JobSetup& setup) {
 
 TrainRun::TrainRun(JobSetup& setup)
     : setup_(setup),
-      engine_(setup, begins_head_only(setup), [this] { return recovery_.wish(); }),
+      engine_(setup, begins_head_only(setup), [this] { return recovery_.request(); }),
       folder_({setup, engine_, progress_}),
       report_({{setup, engine_, progress_}, folder_}),
       traces_({{setup, engine_, progress_}, folder_}),
@@ -130,7 +130,7 @@ void TrainRun::train_epoch() {
                   engine_.loader->samples(), "images of this epoch");
         if (over()) return;
         if (folder_.is_due(progress_.at.step) && !epoch_done()) save_within_epoch(result.met);
-        if (agreed == kNewRing) recovery_.part(result.met);
+        if (agreed == kNewRing) recovery_.depart(result.met);
         communicator_.set_progress(progress_.at.step, Phase::kData);
     }
 }
@@ -218,7 +218,7 @@ void TrainRun::validate() {
     engine_.optimizer->swap_average();
     for (const std::string& reason : engine_.val_loader->take_bad_reasons())
         log_.notice("left out of the validation: ", reason);
-    if (engine_.evaluator->stopped() == kNewRing) recovery_.part(/*met=*/false);
+    if (engine_.evaluator->stopped() == kNewRing) recovery_.depart(/*met=*/false);
     progress_.stopped = engine_.evaluator->stopped();
     if (progress_.stopped) return;
     check_bad(sums.skipped + int64_t(setup_.data.val->damaged()), engine_.val_loader->samples(),

@@ -101,7 +101,7 @@ Sums Evaluator::run(Loader& loader, int64_t step, const Watch& watch, Log* log, 
         loader.release(own);
         communicator_.allreduce_sum(counters).get();
         total += sums_of(counters);
-        stopped_ = agreed_wish(counters, communicator_.world(), communicator_.min_world() > 0);
+        stopped_ = agreed_request(counters, communicator_.world(), communicator_.min_world() > 0);
         if (stopped_) return total;
     }
     ENSURE(total.count + total.skipped == loader.samples(), "evaluated ", total.count,

@@ -64,6 +64,7 @@ class Factors {
     std::vector<std::future<void>> gather();
     // After gather(): dw += …, db += … over the rows of all ranks, with the same bits on each.
     void add_gradient();
+    double flops() const { return 2.0 * double(first_row_.back()) * double(in_ * out_); }
 
  private:
     size_t first_row() const { return size_t(first_row_[size_t(communicator_.rank())]); }

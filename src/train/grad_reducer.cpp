@@ -11,9 +11,10 @@
 namespace convoy {
 
 GradReducer::GradReducer(Params& params, Backend& backend, Communicator& communicator,
-                         const Config& config, size_t bucket_bytes, Track* track)
+                         const Config& config, size_t bucket_bytes, Track* track, SpanSink* device)
     : Sync(communicator, params, backend),
       track_(track),
+      device_(device),
       batch_(config.batch),
       bf16_wire_(config.wire == WireType::kBf16),
       choices_(choose_factors(params, batch_, {communicator.world(), communicator.around()},
@@ -139,11 +140,14 @@ bool GradReducer::finish() {
         for (Bucket& bucket : buckets_) {
             if (bool(bucket.factors) != factors) continue;
             wait_for(bucket);
-            if (factors)
+            if (factors) {
+                const Span span(track_, kTraceFactors, &bucket - buckets_.data(),
+                                bucket.factors->flops(), device_);
                 bucket.factors->add_gradient();
-            else if (staged_)
+            } else if (staged_) {
                 backend_.to_device(arena_ + bucket.begin, params_.grads + bucket.begin,
                                    bucket.end - bucket.begin);
+            }
         }
     return true;
 }

@@ -34,7 +34,7 @@ class GradReducer final : public Sync {
  public:
     // bucket_bytes: size at which a bucket is closed.
     GradReducer(Params& params, Backend& backend, Communicator& communicator, const Config& config,
-                size_t bucket_bytes, Track* track = nullptr);
+                size_t bucket_bytes, Track* track = nullptr, SpanSink* device = nullptr);
     // Waits for pending sums, because the communicator still writes to the arena.
     ~GradReducer() override;
 
@@ -69,6 +69,7 @@ class GradReducer final : public Sync {
     void wait_for(Bucket& bucket);
 
     Track* const track_;
+    SpanSink* const device_;
     const int64_t batch_;                      // most images of a step over all ranks
     const bool bf16_wire_;                     // for the text about the traffic
     const std::vector<FactorChoice> choices_;  // how each linear layer is sent

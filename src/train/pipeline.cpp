@@ -5,7 +5,7 @@
 //   stage 0   F0  F1  B0  F2  B1  F3  B2      B3       F: forward of a micro-batch, B: backward
 //   stage 1       F0  B0  F1  B1  F2  B2  F3  B3       ──► activations of the stage (forward)
 //                                                      ◄── their gradient (backward)
-//   ranks    replica 0: stage 0 … S−1, replica 1: stage 0 … S−1, …     rank = replica·S + stage
+//   ranks    pipeline 0: stage 0 … S−1, pipeline 1: stage 0 … S−1, …     rank = pipeline·S + stage
 //
 //   time of a step    (M + S − 1)/M · T/S    for a model that takes T, if all stages take as long:
 //                     the rest is the bubble, with M = 8 and S = 2 a ninth
@@ -15,7 +15,7 @@
 //
 // The order is 1f1b: Narayanan et al., "PipeDream" (SOSP 2019), with one update per step, as in
 // Megatron-LM. Neighbours exchange activations over direct links (net/ring/messenger.h). The
-// replicas of a stage sum their gradients on a ring of their own. Rank 0 gets the weights and the
+// ranks of a stage sum their gradients on a ring of their own. Rank 0 gets the weights and the
 // optimizer state of all stages for a checkpoint. See modes.md.
 #include <algorithm>
 #include <bit>
@@ -33,27 +33,27 @@ namespace {
 
 class Pipeline final : public Sync {
  public:
-    // The model is this rank's stage, and expects batches as large as its replica's share. The
+    // The model is this rank's stage, and expects batches as large as its pipeline's share. The
     // model must not be planned, because twins of it compute the passes.
     explicit Pipeline(const SyncParts& parts)
         : Sync(parts.communicator, parts.model.params(), parts.backend),
           stages_(parts.config.pipeline),
           stage_(communicator_.rank() % stages_),
-          replicas_(communicator_.world() / stages_),
-          images_(stage_images(parts.config, replicas_, parts.model.has_batch_norm())),
+          pipelines_(communicator_.world() / stages_),
+          images_(stage_images(parts.config, pipelines_, parts.model.has_batch_norm())),
           wire_type_(parts.config.wire == WireType::kBf16 ? Type::kBfloat16
                                                           : parts.backend.activations()),
           cuts_(parts.cuts),
           model_(parts.model),
           optimizer_(parts.optimizer) {
         const int rank = communicator_.rank();
-        ENSURE(communicator_.world() == replicas_ * stages_, communicator_.world(), " ranks");
+        ENSURE(communicator_.world() == pipelines_ * stages_, communicator_.world(), " ranks");
         std::vector<int> neighbours, twins;
         if (stage_ > 0) neighbours.push_back(rank - 1);
         if (!is_last()) neighbours.push_back(rank + 1);
         messenger_ = communicator_.open_messenger(neighbours);
-        for (int r = 0; r < replicas_; ++r) twins.push_back(r * stages_ + stage_);
-        group_ = replicas_ > 1 ? communicator_.open_group(twins) : make_single_rank();
+        for (int r = 0; r < pipelines_; ++r) twins.push_back(r * stages_ + stage_);
+        group_ = pipelines_ > 1 ? communicator_.open_group(twins) : make_single_rank();
         Config summing = parts.config;
         summing.factors = FactorMode::kOff;
         reducer_ = std::make_unique<GradReducer>(params_, backend_, *group_, summing,
@@ -168,7 +168,7 @@ class Pipeline final : public Sync {
         // The rank with the bad number names its place, and ends the job.
         if (mine.counters[StepCounters::kBad] > 0 && finite) communicator_.barrier();
         // Each rank of a group has given the sums of the whole group.
-        for (float& counter : mine.counters) counter /= float(replicas_);
+        for (float& counter : mine.counters) counter /= float(pipelines_);
         waited_ += seconds_since(start);
         backend_.upload(block->counters, mine.counters, sizeof mine.counters);
         return true;
@@ -186,10 +186,10 @@ class Pipeline final : public Sync {
     bool holds_all() const override { return false; }
     std::optional<Twins> twins(bool) override { return Twins{*group_, stage_, stages_}; }
 
-    // For other stages, and for replicas.
+    // For other stages, and other pipelines.
     double seconds_waited() const override { return waited_ + reducer_->seconds_waited(); }
     std::string traffic() const override {
-        return cat(stages_, " stages, ", replicas_, replicas_ > 1 ? " pipelines" : " pipeline",
+        return cat(stages_, " stages, ", pipelines_, pipelines_ > 1 ? " pipelines" : " pipeline",
                    "; a lost rank ends the job: --elastic does not work with pipelines");
     }
 
@@ -286,13 +286,13 @@ class Pipeline final : public Sync {
             }
     }
 
-    const int stages_, stage_, replicas_;
+    const int stages_, stage_, pipelines_;
     const int images_;  // most images of a micro-batch
     const Type wire_type_;
     const std::vector<size_t> cuts_;  // the first layer of each stage
     Model& model_;
     Optimizer& optimizer_;
-    std::unique_ptr<Communicator> group_;  // the replicas of this stage
+    std::unique_ptr<Communicator> group_;  // this stage of all pipelines
     std::unique_ptr<GradReducer> reducer_;
     std::vector<std::unique_ptr<Model>> models_;  // as many micro-batches wait for their backward
     Crossing x_, y_, dx_, dy_;                    // of this stage

@@ -106,13 +106,13 @@ std::vector<size_t> named_cuts(const std::string& split, const std::vector<TopLa
     return cuts;
 }
 
-int stage_images(const Config& config, int replicas, bool batch_norm) {
-    return micro_batch_images((config.batch + replicas - 1) / replicas, config.micro,
+int stage_images(const Config& config, int pipelines, bool batch_norm) {
+    return micro_batch_images((config.batch + pipelines - 1) / pipelines, config.micro,
                               batch_norm ? config.bn_group : 0);
 }
 
 StagePlan plan_stages(const std::string& text, ModelOptions options, const NewBackend& new_backend,
-                      const Config& config, int replicas) {
+                      const Config& config, int pipelines) {
     options.stage = {0, 1};
     const auto backend = new_backend();
     const Model model(text, options, *backend);
@@ -120,7 +120,7 @@ StagePlan plan_stages(const std::string& text, ModelOptions options, const NewBa
         fail(
             "--bn-group 0 takes statistics over all images that a rank has of a batch, but a "
             "pipeline cuts the batch into micro-batches: give --bn-group N, such as 32");
-    const int images = stage_images(config, replicas, model.has_batch_norm());
+    const int images = stage_images(config, pipelines, model.has_batch_norm());
     const auto& outline = model.outline();
     const bool timed = config.split.empty();
     std::vector<double> costs;
@@ -144,7 +144,7 @@ StagePlan plan_stages(const std::string& text, ModelOptions options, const NewBa
         longest = std::max(longest, part);
         plan.text += fmt::format("{}{} to {} ({:.0f} %)", s ? ", " : "", s, name, 100 * part);
     }
-    const int64_t share = (config.batch + replicas - 1) / replicas;
+    const int64_t share = (config.batch + pipelines - 1) / pipelines;
     const int64_t parts = (share + images - 1) / images;
     plan.text += cat(timed ? " of the time; " : " of the operations; ", parts,
                      parts == 1 ? " micro-batch of " : " micro-batches of ",

@@ -35,12 +35,12 @@ struct StagePlan {
     std::string text;
     double efficiency;  // fraction of time in which a rank computes, on average
 };
-// Plans `replicas` pipelines, cut by CONVOY_SPLIT if set, else by balanced_cuts. Throws Error.
+// Plans `pipelines` pipelines, cut by CONVOY_SPLIT if set, else by balanced_cuts. Throws Error.
 StagePlan plan_stages(const std::string& text, ModelOptions options, const NewBackend& new_backend,
-                      const Config& config, int replicas);
+                      const Config& config, int pipelines);
 
 // The most images of a micro-batch. Micro-batches are cut between groups of batch norm.
-int stage_images(const Config& config, int replicas, bool batch_norm);
+int stage_images(const Config& config, int pipelines, bool batch_norm);
 
 // The top-level layers of stage s. cuts: the first layer of each stage.
 LayerRange stage_of(const std::vector<size_t>& cuts, int s);

@@ -42,19 +42,19 @@ inline Sums sums_of(const Counters& counters) {
 constexpr int kNewRing = 256;
 
 // Sets the counters before a step. The loss and the hits are 0; an empty batch counts no images.
-// wish: SIGINT, SIGTERM or 0, perhaps with kNewRing.
-inline void set_counters(Counters& counters, const Batch& batch, int wish) {
+// request: SIGINT, SIGTERM or 0, perhaps with kNewRing.
+inline void set_counters(Counters& counters, const Batch& batch, int request) {
     std::fill(std::begin(counters), std::end(counters), 0.0f);
     counters[StepCounters::kCount] = float(batch.n);
     counters[StepCounters::kSkipped] = float(batch.wanted - batch.n);
-    counters[StepCounters::kSigint] = wish % kNewRing == SIGINT;
-    counters[StepCounters::kSigterm] = wish % kNewRing == SIGTERM;
-    counters[StepCounters::kNewRing] = (wish & kNewRing) != 0;
+    counters[StepCounters::kSigint] = request % kNewRing == SIGINT;
+    counters[StepCounters::kSigterm] = request % kNewRing == SIGTERM;
+    counters[StepCounters::kNewRing] = (request & kNewRing) != 0;
 }
 
 // What all ranks do after these sums: stop with this signal, form a new ring (kNewRing), or nothing
 // (0). An elastic job continues while any rank has no SIGTERM.
-inline int agreed_wish(const Counters& counters, int world, bool elastic) {
+inline int agreed_request(const Counters& counters, int world, bool elastic) {
     const int leaving = int(counters[StepCounters::kSigterm]);
     if (leaving > 0 && (!elastic || leaving == world)) return SIGTERM;
     if (counters[StepCounters::kSigint] > 0) return SIGINT;

@@ -34,6 +34,7 @@ struct SyncParts {
     Communicator& communicator;
     size_t bucket_bytes;
     Track* track;
+    SpanSink* device;
     std::vector<size_t> cuts;  // a pipeline: the first layer of each stage
 };
 

@@ -22,7 +22,6 @@
 #include "src/job/exchange.h"
 #include "src/model/model_text.h"
 #include "tests/golden.h"
-#include "tests/golden_images.h"
 #include "tests/golden_shards.h"
 #include "tests/torch_zip.h"
 
@@ -295,8 +294,8 @@ std::vector<Bytes> seeds_of(const std::string& target) {
             {job_settings({}, kTrain), {"input 8\nflatten\n", {"a", "b"}, true}, {}, 1, 2.5}))};
     if (target == "token") return {text(make_token())};
     if (target == "image") {
-        std::vector<Bytes> seeds = {from_base64(golden::kColourJpeg), text("P5 2 2 255\nabcd")};
-        for (const golden::Kind& kind : golden::kKinds) seeds.push_back(from_base64(kind.file));
+        std::vector<Bytes> seeds = {text("P5 2 2 255\nabcd")};
+        for (const golden::Kind& kind : golden::kinds()) seeds.push_back(kind.file);
         return seeds;
     }
     fail("no seeds for ", target);

@@ -203,7 +203,7 @@ bench() { # SECONDS PRECISION FILTER [OPTION...]
 ceilings() {
     local precision line name speed error
     for precision in fp32 tf32 bf16; do
-        bench 20 $precision "tiny softmax" ${emulator:+--batch 1}
+        bench 20 $precision "tiny loss" ${emulator:+--batch 1}
         line=$(line_with 'limit [0-9]+') && row "multiply-adds in $precision" measured "${line##*; }" ||
             row "multiply-adds in $precision" FAILED "$(reason)"
     done
@@ -214,9 +214,10 @@ ceilings() {
     done <"$work/said"
 }
 
-# Each operation of two models; `largest`: lines "µs of all layers, tab, name", the largest first.
+# Each layer of two models; `largest`: lines "µs of all layers, tab, name", the largest first. PyTorch's
+# layers have no relu.
 operations() {
-    local model line name theirs ms total count=0 models=(resnet50 vgg16)
+    local model line name words theirs ms total count=0 models=(resnet50 vgg16)
     local -A cudnn=() objects=() ours=() sums=()
     [ -z "$emulator" ] || models=(tiny)
     while IFS= read -r line; do
@@ -229,7 +230,7 @@ operations() {
         bench 90 bf16 "$model ${emulator:+linear}" --batch $((emulator ? 1 : 256)) --json
         while IFS= read -r line; do
             [[ $line == "{"* ]] || continue
-            name="$(value "$line" model) $(value "$line" op) $(value "$line" shapes)"
+            name="$(value "$line" model) $(value "$line" op) $(value "$line" shapes) $(value "$line" pass)"
             ms=$(value "$line" milliseconds 4)
             total=$((10#${ms/./} * $(value "$line" layers) / 10))
             objects[$name]=$line
@@ -240,11 +241,12 @@ operations() {
     done
     sort -rn "$work/operations" >"$work/largest"
     while IFS=$'\t' read -r total name; do
-        line=${objects[$name]} theirs=${cudnn[$name]:-} ms=$(value "${objects[$name]}" milliseconds 4)
+        line=${objects[$name]} theirs=${cudnn[${name/ + relu/}]:-} ms=$(value "${objects[$name]}" milliseconds 4)
         [ $((++count)) -gt 30 ] || row "$name" measured "$(value "$line" layers) x $ms ms, $(value "$line" rate 0) $(value \
             "$line" unit), $(value "$line" percent 0) % of limit${theirs:+; cuDNN: $theirs ms, $((
             10#${theirs/./} * 100 / (10#${ms/./} + 1))) %}"
-        model="$(value "$line" model) $(value "$line" op)"
+        read -ra words <<<"$name"
+        model="${words[0]} ${words[1]} ${words[-1]}"  # as "resnet50 conv2d forward"
         [ -z "$theirs" ] || ((ours[$model] += total,
             sums[$model] += 10#${theirs/./} * $(value "$line" layers) / 10))
     done <"$work/largest"
@@ -265,21 +267,19 @@ trace() {
 }
 
 counters() {
-    local found name total count=0 batch=$((emulator ? 1 : 256)) section sections=()
-    tool ncu && true >"$OUT/ncu.txt" || return
+    local found section sections=() model=(resnet50 --batch 256)
+    [ -z "$emulator" ] || model=(tiny --batch 1 --size 16)
+    tool ncu || return
     for section in SpeedOfLight WarpStateStats Occupancy MemoryWorkloadAnalysis; do
         sections+=(--section "$section")
     done
-    # The first launches are the operation's own; the clocks are left alone.
-    while IFS=$'\t' read -r total name && [ $((++count)) -le 5 ]; do
-        run 30 "$found" --clock-control none "${sections[@]}" --launch-count 3 --kernel-name \
-            'regex:product|moments|batch_norm|group_norm|pool|depthwise|sgd|relu|add|copy|softmax|epilogue' \
-            "$KIT" trainer bench kernels --device "$DEVICE" --precision bf16 --filter "$name" \
-            --batch $batch
-        cat "$work/said" >>"$OUT/ncu.txt"
-        [ -z "$why" ] && row "ncu: $name" measured "$(line_with 'Duration')" ||
-            row "ncu: $name" FAILED "$(reason)"
-    done <"$work/largest"
+    # Kernels of a step, a few of each size; the clocks are left alone.
+    run 120 "$found" --clock-control none "${sections[@]}" --launch-skip 200 --launch-count 60 --kernel-name \
+        'regex:product|moments|batch_norm|group_norm|pool|depthwise|sgd|relu|add|copy|softmax|epilogue' \
+        "$KIT" trainer bench train --device "$DEVICE" --precision bf16 --model "${model[@]}" --steps 1
+    cp "$work/said" "$OUT/ncu.txt"
+    [ -z "$why" ] && row "ncu: ${model[0]}" measured "$(line_with 'Duration')" ||
+        row "ncu: ${model[0]}" FAILED "$(reason)"
 }
 
 sanitizer() {

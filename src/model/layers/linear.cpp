@@ -28,7 +28,8 @@ class Linear final : public Weighted {
 
     Tensor backward(Tensor dy, const Pass&, GradListener& listener) override {
         dy = relu_.grad(dy, y_, backend_);
-        if (trained() && !listener.take_factors(*w_, x_, dy)) {
+        computed_dw_ = trained() && !listener.take_factors(*w_, x_, dy);
+        if (computed_dw_) {
             backend_.linear_grad_w(x_, dy, w_->grad, bias_grad());
             call_ready(listener);
         }
@@ -37,6 +38,10 @@ class Linear final : public Weighted {
         backend_.linear_grad_x(dy, w_->operand, mask_dx_ ? x_ : Tensor{}, dx);
         return dx;
     }
+    bool computed_dw() const override { return computed_dw_; }
+
+ private:
+    bool computed_dw_ = false;  // false: from factors
 };
 
 const LayerKind kLinear{.name = "linear",
