@@ -231,7 +231,7 @@ TEST_CASE("options: a choice is parsed to the value that its name means, and bac
     is("--precision", "bf16", &Config::precision, Precision::kBf16);
     is("--wire", "bf16", &Config::wire, WireType::kBf16);
     is("--shm", "auto", &Config::shm, Toggle::kOn);
-    for (const char* name : {"lr", "port", "decode-threads", "threads", "size"}) {
+    for (const char* name : {"lr", "port", "decode-threads", "threads", "size", "watts"}) {
         CHECK(get_option(parse({cat("--", name), "auto"}).config, name) == "auto");
         if (name != std::string("lr"))
             CHECK(get_option(parse({cat("--", name), "0"}).config, name) == "auto");

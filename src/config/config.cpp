@@ -211,10 +211,10 @@ static const Option kOptions[] = {
 
     {"price", "Cost", &C::price_per_hour, "P", kFit, 0,
      "price of this machine per hour, in any currency, for the summary", from(0, 1e9)},
-    {"watts", "Cost", &C::watts, "W", kFit, 0,
-     "power of this machine in watts, for the energy in the summary", from(0, 1e6)},
+    {"watts", "Cost", &C::watts, "auto|W", kFit, 0,
+     "power of this machine in watts; auto: measured by RAPL", from(0, 1e6)},
     {"grams-per-kwh", "Cost", &C::grams_per_kwh, "G", kFit, 0,
-     "grams of CO2 equivalent per kWh of --watts, for the summary", from(0, 1e5)},
+     "grams of CO2 equivalent per kWh, for the summary", from(0, 1e5)},
 
     {"bytes", "Bench", &C::bytes, "LIST", kBenchAllreduce, kJob, "sizes to sum, in bytes"},
     {"compute", "Bench", &C::compute, "S", kBenchTrain, kJob,

@@ -91,6 +91,7 @@ void RunReport::step(const StepResult& result, double lr) {
 void RunReport::after_step(const StepResult& result) {
     if (!config_.page.empty() && result.of_all && progress_.at.step >= usage_->next_step())
         tell_usage();
+    if (progress_.at.step % config_.log_every == 0) usage_->read();
     advise();
 }
 

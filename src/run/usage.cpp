@@ -4,11 +4,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "src/base/number.h"
 #include "src/base/text.h"
 #include "src/job/exchange.h"
 
@@ -24,6 +28,45 @@ std::string cost_text(const Amounts& amounts) {
                                         : number + " g CO2e");
     }
     return join_text(parts);
+}
+
+static uint64_t read_counter(const std::string& path) {
+    errno = 0;
+    std::string line;
+    if (!std::getline(std::ifstream(path), line))
+        fail("cannot read ", path, ": ", errno ? std::strerror(errno) : "it is empty");
+    const auto number = to_number<uint64_t>(line);
+    if (!number) fail(path, " holds '", line, "' instead of a whole number");
+    return *number;
+}
+
+// One zone per package: intel-rapl:0. Its parts (intel-rapl:0:0, "core" or "dram"), the platform
+// zone ("psys") and the second path to the same counters (intel-rapl-mmio:0) are ignored.
+Rapl::Rapl(const std::string& powercap) {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(powercap, error)) {
+        const std::string zone = entry.path(), file = zone + "/energy_uj";
+        std::string name;
+        std::getline(std::ifstream(zone + "/name"), name);
+        if (entry.path().filename().string().starts_with("intel-rapl:") &&
+            name.starts_with("package-"))
+            packages_.push_back(
+                {file, read_counter(zone + "/max_energy_range_uj"), read_counter(file)});
+    }
+    if (packages_.empty())
+        fail("no CPU package is listed in ", powercap,
+             error ? cat(" (", error.message(), ")") : "");
+}
+
+double Rapl::joules() {
+    for (auto& [file, largest, last] : packages_) {
+        const uint64_t now = read_counter(file);
+        if (now < last && largest < last)
+            fail(file, " went back from ", last, " to ", now, "; its largest is ", largest);
+        joules_ += 1e-6 * double(now < last ? largest - last + now : now - last);
+        last = now;
+    }
+    return joules_;
 }
 
 Amounts total_cost(const std::vector<Spending>& ranks, double grams_per_kwh) {
@@ -56,7 +99,23 @@ std::string advice_of_network(double own, double waited, double images, double p
 const char* const Usage::kNames[] = {"seconds", "data_wait", "net_wait", "net_busy",
                                      "compute", "cpu",       "memory",   "sent"};
 
-Usage::Usage(JobSession& job, const Clocks& clocks) : job_(job), last_(now(clocks)) {}
+Usage::Usage(JobSession& job, const Clocks& clocks) : job_(job), last_(now(clocks)) {
+    if (job_.config.watts > 0) return;
+    try {
+        rapl_.emplace();
+    } catch (const Error& error) {
+        if (job_.config.grams_per_kwh > 0)
+            job_.log.info("energy of this machine not known: ", error.what(),
+                          "; --watts gives an estimate");
+    }
+}
+
+void Usage::read() try {
+    if (rapl_) joules_ = rapl_->joules();
+} catch (const Error& error) {
+    rapl_.reset();
+    job_.log.info("energy of this machine not known any more: ", error.what());
+}
 
 double resident_bytes() {
     double pages = -1;
@@ -77,10 +136,13 @@ Usage::Figures Usage::now(const Clocks& clocks) const {
 }
 
 nlohmann::json Usage::tell(int64_t step, const Clocks& clocks, Amounts& spent) {
+    read();
     const Config& config = job_.config;
     const auto time = Clock::now();
     const double seconds = seconds_between(told_, time);
-    const double joules = config.watts > 0 ? config.watts * seconds : -1;
+    const double joules = config.watts > 0 ? config.watts * seconds
+                          : rapl_          ? joules_ - told_joules_
+                                           : -1;
     const Figures all = now(clocks);
     Figures used = all;
     for (int i = 0; i < kFigures; ++i)
@@ -94,7 +156,7 @@ nlohmann::json Usage::tell(int64_t step, const Clocks& clocks, Amounts& spent) {
         ranks.push_back(told[4]);
     }
     spent = total_cost(spending, config.grams_per_kwh);
-    told_ = time;  // only now: the exchange may throw
+    told_ = time, told_joules_ = joules_;  // not before, because the exchange may fail
     if (step == last_step_) return {};
     last_ = all;
     for (nlohmann::json& rank : ranks) {

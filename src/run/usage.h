@@ -2,15 +2,17 @@
 // (money, energy, CO2). Read from the kernel by the thread that trains.
 //
 //   cost       = Σ over machines  --price · hours
-//   kwh        = Σ over machines  --watts · hours / 1000
+//   kwh        = Σ over machines  --watts · hours / 1000; without --watts the RAPL counters
 //   grams_co2e = --grams-per-kwh of rank 0 · kwh
 //
-// A machine counts once, however many ranks it has: the largest value of its ranks is used.
+// A machine counts once, however many ranks it has: the largest value of its ranks is used. RAPL
+// was tested with fake counters only.
 #pragma once
 
 #include <array>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +38,24 @@ double resident_bytes();  // memory of this process; -1: not known
 // `images`, this rank `part` of them: in `own` seconds, besides `waited` seconds for the network.
 std::string advice_of_network(double own, double waited, double images, double part);
 
+// The energy of all CPU packages of this machine (RAPL, by Linux's powercap, often readable by root
+// only). Throws Error if a package is not readable, because a part would look like the total.
+class Rapl {
+ public:
+    explicit Rapl(const std::string& powercap = "/sys/class/powercap");
+    // Joules since the construction. The counters wrap after some 260 kJ, which is 15 minutes at
+    // 290 W, so it must be called more often than that.
+    double joules();
+
+ private:
+    struct Package {
+        std::string file;
+        uint64_t largest, last;  // microjoules; after `largest` comes 0
+    };
+    std::vector<Package> packages_;
+    double joules_ = 0;
+};
+
 // What a rank spent since its last report.
 struct Spending {
     std::string machine;           // machine_id()
@@ -48,6 +68,7 @@ Amounts total_cost(const std::vector<Spending>& ranks, double grams_per_kwh);
 class Usage {
  public:
     Usage(JobSession& job, const Clocks& clocks);
+    void read();  // must be called regularly: see Rapl::joules()
     // Collective, after step `step` on all ranks. Sets `spent` to the cost of the job until now.
     // Returns what each rank has used since the last report (fields: log.md); null if this step was
     // reported already. If a rank is lost during the call, its interval may count twice.
@@ -65,7 +86,9 @@ class Usage {
     Figures now(const Clocks& clocks) const;
 
     JobSession& job_;
+    std::optional<Rapl> rapl_;
     Clock::time_point told_ = Clock::now();
+    double joules_ = 0, told_joules_ = 0;
     Figures last_;  // counters, as they were
     int64_t last_step_ = -1, next_step_ = 0;
     double cpu_ = 0, seconds_ = 0, most_memory_ = 0, sent_ = 0;  // of all ranks so far
