@@ -209,11 +209,13 @@ TEST_CASE("options: every one survives the way to another rank as text") {
     Config config;
     config.batch = 77, config.lr = 0.1234567890123, config.factors = FactorMode::kOff,
     config.model = "vgg16";
+    config.replicas = 3;
     Config other;
     apply_settings(other, job_settings(config, kTrain));
     CHECK(other.batch == 77);
     CHECK(other.lr == config.lr);
     CHECK(other.factors == FactorMode::kOff);
+    CHECK(other.replicas == 3);
     CHECK(other.model == "vgg16");
     for (const Option& option : options())
         if (option.flags & kJob)
@@ -250,7 +252,7 @@ TEST_CASE("options: a value of several parts sets its fields, and is printed as 
         CHECK(get_option(config, option) == text);
         Config again;  // every part that the text does not name has its default
         again.mixup = 1, again.sync_every = 9, again.pipeline = 3, again.gamma = 0.5;
-        again.jitter = "1";
+        again.replicas = 5, again.jitter = "1";
         set_option(again, option, text);
         CHECK(get_option(again, option) == text);
         return config;
@@ -278,6 +280,11 @@ TEST_CASE("options: a value of several parts sets its fields, and is printed as 
     CHECK((cache.cache == "some/dir" && cache.cache_size.bytes == size_t(20) << 30));
     CHECK(read("cache", "C:dir").cache == "C:dir");
     CHECK(read("cache", "dir").cache_size.bytes == Config{}.cache_size.bytes);
+
+    const Config threads = read("threads", "3x4");
+    CHECK((threads.replicas == 3 && threads.threads == 12));
+    CHECK((read("threads", "6").threads == 6 && read("threads", "6").replicas == 1));
+    CHECK((read("threads", "2xauto").replicas == 2 && read("threads", "auto").threads == 0));
 
     CHECK(read("sync", "ring").sync_every == 1);
     CHECK((read("sync", "average:8").sync_every == 8));

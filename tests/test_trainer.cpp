@@ -79,6 +79,7 @@ struct Rank {
     std::unique_ptr<Backend> backend =
         make_backend(config.device.empty() ? "cpu" : config.device,
                      {.threads = config.threads, .precision = config.precision});
+    std::vector<std::unique_ptr<Backend>> replica_backends = {};
     DataSet data;
     Model model;
     std::unique_ptr<Optimizer> optimizer;
@@ -103,7 +104,9 @@ struct Rank {
         const int share = int(std::max<int64_t>(1, Loader::max_share(options)));
         model.expect(share);
         if (config.pipeline == 1)
-            model.plan(micro_batch_images(share, config.accumulate, config.bn_group), true);
+            model.plan(
+                micro_batch_images(share, config.accumulate * config.replicas, config.bn_group),
+                config.replicas == 1);
         std::vector<float*> slots;
         for (int i = 0; i < 2; ++i)
             slots.push_back(backend->alloc_host(Shape{share, 16, 16, 3}.elems()));
@@ -112,6 +115,10 @@ struct Rank {
         optimizer = std::make_unique<Optimizer>(config, model.params(), *backend);
         TrainerOptions how(config);
         if (config.pipeline > 1) how.cuts = cuts_of(config);
+        for (int r = 0; config.replicas > 1 && r < config.replicas; ++r)
+            replica_backends.push_back(
+                make_backend("cpu", {.threads = 1 + r % 2, .precision = config.precision}));
+        how.replicas = replica_backends;
         trainer = std::make_unique<Trainer>(how, *backend, communicator, model, *optimizer,
                                             [] { return 0; });
     }
@@ -224,7 +231,7 @@ Outcome train_in_threads(
 
 static void check_trains_the_same(const Config& config, const std::vector<double>& shares,
                                   int steps, const Outcome& one) {
-    CAPTURE(config.factors, config.accumulate, config.split, shares.size());
+    CAPTURE(config.factors, config.accumulate, config.replicas, config.split, shares.size());
     const Outcome many = train_in_threads(config, shares, steps);
     CHECK(many.samples == one.samples);
     // Rounding of float sums in another order, grown by a few steps of training.
@@ -263,6 +270,31 @@ TEST_CASE("--accumulate: pieces train what the whole batch trains, on any number
     CHECK_CLOSE(train_in_threads(config, {3, 1}, 4).weights, averaged.weights, 2e-4);
 }
 
+TEST_CASE(
+    "--threads RxT: what replicas train together is what one network trains, on any number of "
+    "ranks") {
+    const int steps = 5;
+    Config config = small_config();
+    config.device = "cpu";
+    const Outcome one = train_in_threads(config, {1}, steps);
+    const std::vector<double> alone = {1}, unequal = {5, 3, 2, 0};
+    for (const auto& [replicas, pieces, shares] :
+         {std::tuple{2, 1, alone}, {3, 1, alone}, {2, 3, alone}, {30, 1, alone}, {2, 1, unequal}})
+        for (const SyncKind sync : {SyncKind::kRing, SyncKind::kServer}) {
+            config.replicas = replicas, config.accumulate = pieces, config.sync = sync;
+            check_trains_the_same(config, shares, steps, one);
+        }
+    // The same replicas, the same bits, whoever is faster.
+    config.replicas = 3, config.accumulate = 1, config.sync = SyncKind::kRing;
+    const Outcome first = train_in_threads(config, {1}, steps);
+    CHECK(train_in_threads(config, {1}, steps).weights == first.weights);
+    // Products of bf16 read a copy of the weights, which each replica has.
+    config.precision = Precision::kBf16;
+    const Outcome many = train_in_threads(config, {1}, steps);
+    config.replicas = 1;
+    CHECK_CLOSE(many.losses, train_in_threads(config, {1}, steps).losses, 0.02);
+}
+
 TEST_CASE("training gives the same bits on any number of threads") {
     Config config = small_config();
     config.device = "cpu";
@@ -271,6 +303,28 @@ TEST_CASE("training gives the same bits on any number of threads") {
         const Outcome one = train_in_threads(config, {1}, 3);
         config.threads = 5;
         CHECK(train_in_threads(config, {1}, 3).weights == one.weights);
+    }
+}
+
+TEST_CASE("--threads RxT: the failure of one is told, and no other waits for it") {
+    Config config = small_config();
+    const auto backend = make_backend("cpu", {.threads = 1});
+    Model model(kNet, of_rank(config, 0), *backend);
+    model.plan(8, false);
+    std::vector<std::unique_ptr<Backend>> backends;
+    for (int r = 0; r < 3; ++r) backends.push_back(make_backend("cpu", {.threads = 1}));
+    Replicas replicas(model, *backend, backends, 8);
+    std::vector<MicroBatch> parts(5);
+    for (int i = 0; i < 5; ++i) parts[size_t(i)].number = i;
+    for (const int bad : {0, 1, 4}) {
+        std::atomic<int> passes = 0;
+        CHECK_FAILS(replicas.run(
+                        parts, [&](MicroBatch&) { ++passes; },
+                        [&](MicroBatch& part) {
+                            if (part.number == bad) fail("part ", bad);
+                        }),
+                    cat("part ", bad));
+        CHECK(passes >= 1);
     }
 }
 

@@ -61,7 +61,7 @@ TEST_CASE("trials of a machine: one core first, never more threads than cores, n
             }
             CHECK(all_cores);
         }
-    const Trial local{{{"threads", "3"}, {"accumulate", "2"}, {"device", "cpu"}}};
+    const Trial local{{{"threads", "2x3"}, {"accumulate", "2"}, {"device", "cpu"}}};
     for (const int world : {2, 3, 4})
         for (const Trial& one : join_trials(world, local)) {
             INFO(one.text());
@@ -69,7 +69,7 @@ TEST_CASE("trials of a machine: one core first, never more threads than cores, n
             check_options(one);
             // A pipeline cuts the batch itself.
             const bool is_cut = contains(one.text(), "pipeline");
-            CHECK(one.options.at("threads") == "3");
+            CHECK(one.options.contains("threads") != is_cut);
             CHECK(one.options.contains("accumulate") != is_cut);
             CHECK(one.options.at("device") == "cpu");
         }

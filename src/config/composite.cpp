@@ -199,9 +199,22 @@ static void set_sync(Config& config, const std::string& text, const std::string&
     }
 }
 
+static std::string threads_text(const Config& config) {
+    const int each = config.threads / config.replicas;
+    return cat(config.replicas > 1 ? cat(config.replicas, "x") : "", each > 0 ? cat(each) : "auto");
+}
+
+static void set_threads(Config& config, const std::string& text, const std::string& who) {
+    const Reading reading{text, who, "auto, a number of threads, or RxT: R replicas of T threads"};
+    const size_t by = text.find('x');
+    const std::string threads = by == text.npos ? text : text.substr(by + 1);
+    config.replicas = by == text.npos ? 1 : reading.number(text.substr(0, by), 1, 1024);
+    config.threads = threads == "auto" ? 0 : config.replicas * reading.number(threads, 0, 4096);
+}
+
 const Composite kAugmentOption = {augment_text, set_augment},
                 kCacheOption = {cache_text, set_cache},
                 kScheduleOption = {schedule_text, set_schedule},
-                kSyncOption = {sync_text, set_sync};
+                kSyncOption = {sync_text, set_sync}, kThreadsOption = {threads_text, set_threads};
 
 }  // namespace convoy

@@ -69,7 +69,7 @@ struct Config {
 
     // training
     int64_t batch = 64;
-    int accumulate = 1;
+    int accumulate = 1, replicas = 1;
     int epochs = 10;
     int64_t steps = 0;
     OptimizerKind optimizer = OptimizerKind::kSgd;
@@ -176,7 +176,7 @@ struct Composite {
     std::string (*text)(const Config& config);
     void (*set)(Config& config, const std::string& text, const std::string& who);
 };
-extern const Composite kAugmentOption, kCacheOption, kScheduleOption, kSyncOption;
+extern const Composite kAugmentOption, kCacheOption, kScheduleOption, kSyncOption, kThreadsOption;
 
 struct Option {
     const char* name;   // "batch": --batch, CONVOY_BATCH

@@ -149,7 +149,7 @@ static void decide(JobSetup& setup) {
     // These throw where they would do so later.
     (void)training_preprocess(config, config.size), (void)parse_shuffle(config.shuffle);
     check_rules(config, kTrain, line.given);
-    if (config.accumulate > 1) config.factors = FactorMode::kOff;
+    if (config.accumulate > 1 || config.replicas > 1) config.factors = FactorMode::kOff;
 }
 
 Shares gather_shares(Communicator& communicator, const std::string& mine, Log& log) {
@@ -349,9 +349,9 @@ JobSetup set_up_job(JobSession& job) {
     if (job.config.servers > job.world())
         fail("--sync ", get_option(job.config, "sync"),
              " has more servers than the job has ranks: ", job.world());
-    const int parts = std::max(1, job.world() / job.config.pipeline);
-    if (job.config.batch < parts)
-        fail("--batch ", job.config.batch, " cannot be divided among ", parts,
+    const int replicas = std::max(1, job.world() / job.config.pipeline);
+    if (job.config.batch < replicas)
+        fail("--batch ", job.config.batch, " cannot be divided among ", replicas,
              job.config.pipeline > 1 ? " pipelines:"
                                      : " ranks: it counts the images of a step over all ranks");
     if (job.config.pipeline > 1) cut_stages(setup);

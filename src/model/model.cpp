@@ -11,7 +11,7 @@
 namespace convoy {
 
 Model::Model(const std::string& text, const ModelOptions& options, Backend& backend,
-             std::shared_ptr<Params> params)
+             std::shared_ptr<Params> params, float* weights)
     : text_(text),
       options_(options),
       backend_(backend),
@@ -34,7 +34,7 @@ Model::Model(const std::string& text, const ModelOptions& options, Backend& back
     layers_.erase(layers_.begin(), layers_.begin() + ptrdiff_t(first));
     if (params) return;
     for (Param* param : params_->all()) param->own = param->layer >= first && param->layer < end;
-    params_->allocate(backend, options.seed, options.draw_all);
+    params_->allocate(backend, options.seed, options.draw_all, weights);
 }
 
 size_t Model::plan(int images, bool training) {

@@ -51,13 +51,18 @@ class Model {
  public:
     // Parses the text, adds the params, allocates and initialises the arenas. Throws Error with
     // line, word, and what was expected. A stage has the arenas of the whole model, but touches
-    // only its part. params: shared with another model of the same text and options.
+    // only its part. params, weights: shared with another model of the same text and options.
     Model(const std::string& text, const ModelOptions& options, Backend& backend,
-          std::shared_ptr<Params> params = nullptr);
+          std::shared_ptr<Params> params = nullptr, float* weights = nullptr);
     // A model that shares the params and has separate activations.
     std::unique_ptr<Model> twin() const {
         return std::make_unique<Model>(text_, options_, backend_, params_);
     }
+    // A model on `backend` that shares the weights (in host memory), but no gradients.
+    std::unique_ptr<Model> replica(Backend& backend) const {
+        return std::make_unique<Model>(text_, options_, backend, nullptr, params_->weights);
+    }
+
     InputSize input() const { return input_; }
     // Whether any batch norm has statistics that are not frozen.
     bool has_batch_norm() const { return params_->updated_size > params_->trained_size; }

@@ -39,7 +39,7 @@ Param& Params::add(Param param) {
     return *params_.back();
 }
 
-void Params::allocate(Backend& backend, uint64_t seed, bool draw_all) {
+void Params::allocate(Backend& backend, uint64_t seed, bool draw_all, float* shared) {
     ENSURE(!weights, "allocated twice");
     enum Part { kTrained, kRunning, kFrozen };
     const auto part_of = [](const Param& param) {
@@ -73,7 +73,7 @@ void Params::allocate(Backend& backend, uint64_t seed, bool draw_all) {
         }
     }
     ENSURE(weights_size <= INT_MAX, weights_size, " weights");
-    weights = backend.alloc(weights_size);
+    weights = shared ? shared : backend.alloc(weights_size);
     grads = backend.alloc(updated_size + sizeof(StepBlock) / sizeof(float));
 
     const Type type = backend.activations();
@@ -86,7 +86,7 @@ void Params::allocate(Backend& backend, uint64_t seed, bool draw_all) {
                               param->shape, type};
         if (!param->frozen) param->grad = Tensor(grads + param->offset, param->shape);
         const size_t n = param->shape.elems();
-        if (!param->own && !draw_all) continue;
+        if (shared || (!param->own && !draw_all)) continue;
         if (param->init.kind == Init::kConstant) {
             if (param->init.value != 0) backend.fill(param->value.floats(), n, param->init.value);
             continue;

@@ -87,8 +87,8 @@ class Params {
     // Adds a param; the reference stays valid. After allocate() it returns the existing param.
     Param& add(Param param);
     // Allocates the arenas (params aligned to 64 bytes), sets all views, and initialises own params
-    // (draw_all: all params). Once, after the last add.
-    void allocate(Backend& backend, uint64_t seed, bool draw_all = false);
+    // (draw_all: all params). Once, after the last add. shared: used as weights, not initialised.
+    void allocate(Backend& backend, uint64_t seed, bool draw_all = false, float* shared = nullptr);
     // All gradients and sums of own params = 0.
     void clear_grads(Backend& backend);
 

@@ -33,6 +33,7 @@ std::vector<Trial> local_trials(int cores, int gpus) {
     add(1, {{"threads", "1"}, {"decode-threads", "1"}});
     for (const int threads : parts) add(1, {{"threads", cat(threads)}});
     for (const int ranks : parts) add(ranks, {{"threads", each_of(ranks)}});
+    for (const int replicas : parts) add(1, {{"threads", cat(replicas, "x", each_of(replicas))}});
     for (const char* micro_batches : {"2", "4"})
         add(1, {{"threads", cat(cores)}, {"accumulate", micro_batches}});
     if (cores > 1) add(2, {{"threads", each_of(2)}, {"sync", "pipeline:2"}});
@@ -52,7 +53,8 @@ std::vector<Trial> join_trials(int world, const Trial& local) {
     for (Trial& one : trials) {
         const bool is_cut = one.text().find("pipeline") != std::string::npos;
         for (const auto& [name, value] : local.options)  // a pipeline has its own micro-batches
-            if (!is_cut || name != "accumulate") one.options.try_emplace(name, value);
+            if (!is_cut || (name != "accumulate" && value.find('x') == value.npos))
+                one.options.try_emplace(name, value);
     }
     return trials;
 }

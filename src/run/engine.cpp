@@ -29,6 +29,18 @@ void Engine::make_state(bool its_head_only) {
 
 void Engine::build() {
     const Config& config = setup_.config;
+    if (config.replicas > 1 && !backend->host_visible())
+        fail(
+            "--threads RxT shares the weights in this machine's memory, so it needs --device cpu; "
+            "on GPUs start one rank per GPU");
+    if (config.replicas > 1 && config.replicas > backend->threads())
+        fail("--threads ", get_option(config, "threads"), ": each of the ", config.replicas,
+             " replicas needs a thread, and there are ", backend->threads());
+    for (int r = 0; config.replicas > 1 && r < config.replicas; ++r) {
+        Config own = config;
+        own.threads = backend->threads() / config.replicas;
+        replica_backends_.push_back(make_backend(own));
+    }
     sharing = loader_options(config, setup_.shares.weights, setup_.rank());
     sharing.parts = setup_.train_parts;
     LoaderOptions validating = sharing;
@@ -37,14 +49,16 @@ void Engine::build() {
         int(std::max({Loader::max_share(sharing), Loader::max_share(validating), int64_t(1)}));
     model->expect(max_batch);
     const int bn_group = model->has_batch_norm() ? config.bn_group : 0;
-    if (config.accumulate > 1 && model->has_batch_norm() && bn_group == 0)
-        fail(
-            "--accumulate needs --bn-group above 0: batch norm takes its statistics over groups, "
-            "which are not cut");
+    const int parts = config.accumulate * config.replicas;
+    if (parts > 1 && model->has_batch_norm() && bn_group == 0)
+        fail("--", config.accumulate > 1 ? "accumulate" : "threads RxT",
+             " needs --bn-group above 0: batch norm takes its statistics over groups, which are "
+             "not cut");
     activation_bytes_ = 0;
     if (model->params().is_whole)  // a pipeline plans its stage
-        activation_bytes_ = model->plan(
-            std::min(micro_batch_images(max_batch, config.accumulate, bn_group), max_batch), true);
+        activation_bytes_ =
+            model->plan(std::min(micro_batch_images(max_batch, parts, bn_group), max_batch),
+                        config.replicas == 1);
     open_tracks();
     if (!images.train) open_images();
     if (config.early_stop > 0 && !images.val)
@@ -55,6 +69,7 @@ void Engine::build() {
     TrainerOptions options(config);
     options.bucket_bytes = setup_.bucket_bytes;
     options.cuts = setup_.cuts;
+    options.replicas = replica_backends_;
     options.tracer = &setup_.job.tracer;
     options.track = track, options.device = device_track_;
     options.first_traced = traced_.first, options.last_traced = traced_.last;
@@ -72,6 +87,7 @@ void Engine::drop() {
     trainer.reset(), evaluator.reset();
     loader.reset(), val_loader.reset();
     model = model->twin();  // not planned yet
+    replica_backends_.clear();
     backend->release_after(state_blocks_);
 }
 

@@ -60,6 +60,7 @@ class Engine {
     JobSetup& setup_;
     const std::function<int()> request_;
     const TraceSteps traced_ = trace_steps(setup_.config.trace);
+    std::vector<std::unique_ptr<Backend>> replica_backends_;  // --threads RxT
     SpanSink* device_track_ = nullptr;
     size_t state_blocks_ = 0;  // Backend::blocks of weights and optimizer state, which come first
     size_t activation_bytes_ = 0;

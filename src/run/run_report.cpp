@@ -178,10 +178,15 @@ void RunReport::print_settings(double base_lr) const {
                                    std::min(double(engine_.images.decoded_bytes),
                                             double(*engine_.images.room)) /
                                        1e6));
-    row("threads", engine_.backend->threads(), " compute, ", engine_.sharing.threads, " decode");
+    row("threads", engine_.backend->threads(), " compute, ", engine_.sharing.threads, " decode",
+        config_.replicas > 1
+            ? cat("; ", config_.replicas, " replicas of ",
+                  counted(size_t(engine_.backend->threads() / config_.replicas), "thread"))
+            : "");
     row("batch", config_.batch, " images a step over ", counted(world, "rank"), ", ",
         progress_.steps_per_epoch, " steps an epoch, ", progress_.total_steps, " in all",
-        config_.accumulate > 1 ? cat(", in micro-batches of ", model.planned()) : "");
+        config_.accumulate * config_.replicas > 1 ? cat(", in micro-batches of ", model.planned())
+                                                  : "");
     row("optimizer", get_option(config_, "optimizer"),
         fmt::format(", lr {:g} for the global batch, ", base_lr), get_option(config_, "schedule"),
         config_.schedule == Schedule::kOneCycle
@@ -195,7 +200,8 @@ void RunReport::print_settings(double base_lr) const {
     row("augment", get_option(config_, "augment"));
     row("seed", config_.seed);
     row("output", folder_.path());
-    if (const int asked = micro_batch_images(model.max_batch(), config_.accumulate, 0);
+    if (const int asked =
+            micro_batch_images(model.max_batch(), config_.accumulate * config_.replicas, 0);
         model.planned() > asked)
         log_.notice("micro-batches of ", model.planned(), " images instead of ", asked,
                     ", because they are not cut within groups of batch norm; a smaller --bn-group "

@@ -1,5 +1,5 @@
 // micro_batch.h — a batch goes through the layers in micro-batches, with one update: gradient
-// accumulation (`--accumulate N`) and pipelines (pipeline.cpp).
+// accumulation (`--accumulate N`), replicas (replicas.h) and pipelines (pipeline.cpp).
 //
 //   batch     | micro-batch 0 | micro-batch 1 | … | N−1 |     activations: of one micro-batch
 //   step           F0 B0           F1 B1        …  F B        gradients: the backward passes add up
@@ -28,6 +28,7 @@ struct MicroBatch {
     Pass pass = {};
     // Set for each pass: what computes it, and what goes in and comes out.
     Model* model = nullptr;
+    Backend* backend = nullptr;
     GradListener* listener = nullptr;
     Tensor x = {}, y = {}, dy = {}, dx = {};
 
@@ -72,7 +73,7 @@ class BatchCutter {
 };
 
 // What computes the passes of a batch. This class: one model on one device, one micro-batch after
-// the other. Derived: Pipeline (several ranks).
+// the other. Derived: replicas (several threads) and Pipeline (several ranks).
 class BatchPasses {
  public:
     using Work = std::function<void(MicroBatch&)>;

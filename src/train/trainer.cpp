@@ -8,13 +8,13 @@ namespace convoy {
 StepResult Trainer::step(const Batch& own, const Position& at, double lr, const Batch* next) {
     const Span span(options_.track, kTraceStep, at.step + 1, own.n);
     communicator_.set_progress(step_ = at.step, Phase::kForward);
-    const Batch& batch = sync_->take(own);
+    const Batch& batch = passes_.take(own);
     sync_->begin(batch);  // the weights are those of this step
     const std::span<MicroBatch> parts = load(batch, at, lr);
 
     graph_.run(pass_, x_, [&] {  // or replays what was recorded
         model_.params().clear_grads(backend_);
-        sync_->run(
+        passes_.run(
             parts,
             [&](MicroBatch& part) {
                 forward(part);
@@ -24,8 +24,8 @@ StepResult Trainer::step(const Batch& own, const Position& at, double lr, const 
                 if (part.is_last) start(batch);
                 backward(part);  // sends each bucket of gradients that becomes complete
             });
-        if (parts.empty()) start(batch);
-        if (finish()) update();  // the gradients are sums over all ranks
+        if (parts.empty() || replicas_) start(batch);  // gradients of replicas are complete now
+        if (finish()) update();                        // the gradients are sums over all ranks
     });
     if (next && next->x) input_.fetch_ahead(*next);  // after all uploads of this step
     return read_counters(at);
@@ -37,7 +37,7 @@ StepResult Trainer::step(const Batch& own, const Position& at, double lr, const 
 std::span<MicroBatch> Trainer::load(const Batch& batch, const Position& at, double lr) {
     StepBlock block{{}, optimizer_.next(lr)};
     set_counters(block.counters, batch, stop_());
-    sync_->count_once(block.counters);
+    passes_.count_once(block.counters);
     backend_.upload(model_.params().block(), &block, sizeof block);
 
     x_ = batch.x ? input_.take(batch) : Tensor();  // a later stage of a pipeline reads no images
@@ -50,7 +50,7 @@ std::span<MicroBatch> Trainer::load(const Batch& batch, const Position& at, doub
              true,           layer_trace_};
     const auto parts = cutter_.cut(batch.positions, batch.global_wanted, pass_);
     for (MicroBatch& part : parts) {
-        part.model = &model_;
+        part.model = &model_, part.backend = &backend_;
         part.listener = part.is_last ? static_cast<GradListener*>(sync_.get()) : &nobody_;
         if (x_) part.x = x_.images(part.begin, part.end);
     }
@@ -68,10 +68,10 @@ void Trainer::loss(MicroBatch& part) {
     if (!part.model->ends()) return;
     const Span span(part.pass.trace.track, kTraceLoss, part.number, 0, options_.device);
     part.dy = part.model->dlogits(part.images());
-    backend_.softmax_cross_entropy(part.y, part.of(batch_.labels),
-                                   float(options_.config.label_smoothing), part.dy,
-                                   part.model->params().counters() + StepCounters::kLoss,
-                                   {part.of(batch_.second_labels), part.of(batch_.first_parts)});
+    part.backend->softmax_cross_entropy(
+        part.y, part.of(batch_.labels), float(options_.config.label_smoothing), part.dy,
+        part.model->params().counters() + StepCounters::kLoss,
+        {part.of(batch_.second_labels), part.of(batch_.first_parts)});
 }
 
 // Starts before the backward pass, because a rank without images has none.
@@ -153,6 +153,9 @@ Trainer::Trainer(const TrainerOptions& options, Backend& backend, Communicator& 
       optimizer_(optimizer),
       sync_(make_sync({options_.config, model, optimizer, backend, communicator,
                        options.bucket_bytes, options.track, options.device, options.cuts})),
+      passes_(options.replicas.empty()
+                  ? static_cast<BatchPasses&>(*sync_)
+                  : replicas_.emplace(model, backend, options.replicas, model.planned())),
       stop_(std::move(stop)),
       input_(backend, model, /*ahead=*/true),
       cutter_(sync_->images(model), model.max_batch(),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "net/ring/communicator.h"
@@ -11,6 +12,7 @@
 #include "src/train/input.h"
 #include "src/train/micro_batch.h"
 #include "src/train/optimizer.h"
+#include "src/train/replicas.h"
 #include "src/train/step_counters.h"
 #include "src/train/step_graph.h"
 #include "src/train/sync.h"
@@ -22,6 +24,8 @@ struct TrainerOptions {
     Config config;
     size_t bucket_bytes = kDefaultBucketBytes;
     std::vector<size_t> cuts = {};  // --sync pipeline: the first layer of each stage
+    // A backend for each replica (replicas.h), which must outlive the trainer; or none.
+    std::span<const std::unique_ptr<Backend>> replicas = {};
     Tracer* tracer = nullptr;
     Track* track = nullptr;      // of the thread that trains
     SpanSink* device = nullptr;  // Backend::trace
@@ -53,7 +57,7 @@ class Trainer {
     void meet(StepResult& result, const Position& at, bool must);
 
     Sync& sync() { return *sync_; }
-    size_t activation_bytes() const { return sync_->activation_bytes(); }  // besides the model's
+    size_t activation_bytes() const { return passes_.activation_bytes(); }  // besides the model's
 
     // agreed_request() of the last sums of all ranks: SIGINT, SIGTERM, kNewRing or 0.
     int stop_agreed() const { return stop_agreed_; }
@@ -82,6 +86,8 @@ class Trainer {
     Model& model_;
     Optimizer& optimizer_;
     const std::unique_ptr<Sync> sync_;
+    std::optional<Replicas> replicas_;
+    BatchPasses& passes_;
     std::function<int()> stop_;
     int stop_agreed_ = 0;
     double gradient_norm_ = 0;
