@@ -202,7 +202,7 @@ TEST_CASE(
 TEST_CASE("coordinator: strangers that do nothing in all seats do not keep it for ever") {
     Played job(2);
     for (const int rank : {1, 0}) job.join(rank, rank, 2);
-    job.pass(kFormPatience + milliseconds(200), {0, 1});
+    job.pass(kFormPatience * kSilence + milliseconds(200), {0, 1});
     for (const int rank : {0, 1}) CHECK(job.left_behind(rank) != "");
 }
 

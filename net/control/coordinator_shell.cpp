@@ -85,7 +85,12 @@ asio::awaitable<void> CoordinatorShell::probe(action::Probe wanted) {
 
 asio::awaitable<void> CoordinatorShell::tick() {
     const auto self = shared_from_this();
-    for (; listener_; co_await sleep_for(coordinator_.heartbeat() / 2)) step(event::Tick{});
+    const milliseconds pause = coordinator_.heartbeat() / 2;
+    for (auto due = Clock::now(); listener_; co_await sleep_for(pause)) {
+        const auto now = Clock::now();
+        step(event::Tick{now - due});
+        due = Clock::now() + pause;
+    }
 }
 
 bool CoordinatorShell::drained() const {

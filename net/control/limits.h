@@ -12,8 +12,10 @@ using std::chrono::milliseconds;
 
 // ---- waits: ranks and the coordinator -----------------------------------------------------------
 
-// A rank, or a coordinator, without a sign of life for this long counts as silent.
-constexpr milliseconds kSilence{3'000};
+// A rank, or a coordinator, without a sign of life for this long counts as silent. The time is
+// doubled, up to the second, if a ring broke and no rank was lost for certain: the machines are
+// slow. It is halved if a ring lasted ten times as long.
+constexpr milliseconds kSilence{3'000}, kMostSilence{24'000};
 // A connection must be made, and its handshake be answered, in this time.
 constexpr milliseconds kDialPatience{5'000};
 // A rank that is asked how it is, or for the coordinator of the next ring, must answer in this
@@ -25,21 +27,22 @@ constexpr milliseconds kAnswerPatience{10'000};
 constexpr milliseconds kFirstPause{50}, kLongestPause{2'000};
 // A rank that lost the coordinator asks the lower ranks again after this pause.
 constexpr milliseconds kRejoinPause{20};
-// A rank that finds no coordinator for the next ring in this time fails.
-constexpr milliseconds kNobody{15'000};
+// A rank that finds no coordinator for the next ring in this many times the silence fails.
+constexpr int kNobody = 5;
 // A rank that answers and seeks a coordinator, but does not connect to this one in this time, and
 // kAskPatience more per rank, counts as silent: a firewall may drop its connections.
 constexpr milliseconds kStray{30'000};
-// A rank has this time from WELCOME to an open ring, then again for each other kind of links.
-constexpr milliseconds kAllLinks{30'000};
-// After that the coordinator has this time to say which rank is lost.
-constexpr milliseconds kVerdict{40'000};
-// The coordinator gives up ranks that do not do their part of forming a ring in this time.
-constexpr milliseconds kFormPatience{60'000};
+// In times the silence: a rank has the first from WELCOME to an open ring, then again for each
+// other kind of links. After that the coordinator has the second to say which rank is lost. It
+// gives up ranks that do not do their part of forming a ring in the third.
+constexpr int kAllLinks = 10, kVerdict = 13, kFormPatience = 20;
 // A coordinator gives up a job if no rank has answered for this long.
 constexpr milliseconds kLonePatience{600'000};
-// The log says what a new ring waits for after this time, then after twice that time, and so on.
-constexpr milliseconds kTellWait{5'000};
+// The log says what a new ring waits for after the first time, then after twice that time, and so
+// on. While a job begins, rank 0 says who is missing every second time, others after the third.
+constexpr milliseconds kTellWait{5'000}, kTellMissing{3'000}, kTellOthers{30'000};
+// A signal ends a wait for other ranks after this time, and after twice the longest wait so far.
+constexpr milliseconds kSignalPatience{2'000};
 // A rank whose connection ended is probed after the first pause, as a dying process closes its port
 // a moment later. A newcomer is probed again after the second, an unconnected rank after the third.
 constexpr milliseconds kFirstProbe{3}, kVisitPause{200}, kProbePause{100};
@@ -84,6 +87,8 @@ constexpr ptrdiff_t kMostRefused = 64;
 // At most this many connections wait for a first message or its answer: in all, from one address.
 constexpr size_t kGuests = 64;
 constexpr ptrdiff_t kGuestsOfOne = 16;
+// A text names at most this many ranks with their addresses; of more, only the numbers.
+constexpr size_t kMostNames = 3;
 // At most this many lines of the control thread wait for the log; the oldest lines are dropped.
 constexpr size_t kMostLines = 1'000;
 

@@ -62,10 +62,11 @@ class Rendezvous {
                 why = e.what();
             }
             if (Clock::now() + pause >= deadline_) fail_late(cat(why, "; ", advice(why)));
-            if (why != logged)
+            if (why != logged && Clock::now() - begin_ > kTellWait) {
                 membership_.log().info("waiting for the coordinator at ", where(), ": ", why,
                                        "; trying again until ", until);
-            logged = why;
+                logged = why;
+            }
             membership_.set_joining(cat("the coordinator at ", where(), ": ", why));
             co_await sleep_for(pause);
         }
@@ -213,11 +214,7 @@ class Rendezvous {
     bool handle(const Message& message) {
         using wire::Type;
         switch (message.header.type) {
-            case Type::status:
-                if (std::string text = wire::decode_text(message.body); text != last_status_)
-                    membership_.log().info(last_status_ = text);
-                membership_.set_joining(last_status_);
-                return false;
+            case Type::status: tell(wire::decode_text(message.body)); return false;
             case Type::refuse: {
                 const auto refuse = wire::decode<wire::Refuse>(message.body);
                 if (refuse.again) throw Refused(refuse.why);
@@ -238,6 +235,14 @@ class Rendezvous {
         }
         fail("the coordinator at ", where(), " sent ", wire::name(message.header.type),
              ", for which this rank did not ask");
+    }
+
+    // The log of rank 0 says who is missing; those of other ranks only in a long wait, and rarely.
+    void tell(const std::string& status) {
+        const bool is_due = serves_ || Clock::now() - begin_ > tell_;
+        if (is_due && status != last_status_) membership_.log().info(status);
+        if (is_due) tell_ *= 2;
+        membership_.set_joining(last_status_ = status);
     }
 
     // Opens the port that peers dial. Without --port, the coordinator of this process uses it too.
@@ -305,7 +310,9 @@ class Rendezvous {
 
     Membership& membership_;
     JoinOptions options_;
+    const Clock::time_point begin_ = Clock::now();
     Clock::time_point deadline_;
+    milliseconds tell_ = kTellOthers;
     bool serves_ = false, own_port_ = false;
     wire::Offer offer_;  // to a newcomer
     std::shared_ptr<Connection> connection_;

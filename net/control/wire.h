@@ -26,14 +26,15 @@
 //                                    rules (rank 0's count): u8 sums travel as bf16, u8 the job
 //                                    continues without lost ranks, u8 also without a majority,
 //                                    u32 fewest ranks, u32 stall in ms, u8 ranks of a host
-//                                    share memory
+//                                    share memory, u32 silence in ms after which a rank counts
+//                                    as lost
 //   STATUS      coordinator → rank   text: who is here, who is missing
 //   REFUSE      coordinator → rank   u8 worth trying again, text why, u8 no job has begun there
 //   WELCOME     coordinator → rank   u64 job, i32 rank, i32 world, i32 rank that serves the
 //                                    coordinator, rules, list of peers (text host id, text
-//                                    address, u64 process), list of i32 ring order, text
-//                                    why the previous ring ended ("": this is the first), u64 that
-//                                    tells this ring from all others
+//                                    address, u64 process, i32 number in logs), list of i32 ring
+//                                    order, text why the previous ring ended ("": this is the
+//                                    first), u64 that tells this ring from all others
 //   LINK        rank ↔ rank          u64 job, i32 from, i32 to; the acceptor answers the same. Bit
 //                                    31 of the generation: for the ring of a group; bit 30: for
 //                                    MESSAGEs; both only after the ring of all ranks is open
@@ -77,7 +78,7 @@
 namespace convoy::wire {
 
 constexpr uint32_t kMagic = 0x59564e43;  // "CNVY" as bytes in memory order
-constexpr uint16_t kVersion = 13;
+constexpr uint16_t kVersion = 14;
 constexpr size_t kHeaderBytes = 24;
 
 enum class Type : uint16_t {
@@ -135,6 +136,8 @@ struct Rules {
     bool bf16 = false, elastic = false, alone = false;
     uint32_t min_world = 1, stall_ms = 30'000;
     bool shm = false;
+    uint32_t silence_ms = uint32_t(kSilence.count());
+    milliseconds silence() const { return milliseconds(silence_ms); }
 };
 
 // One struct a message. fields() lists what its body holds, in the order of the table above.
@@ -173,6 +176,7 @@ struct Refuse {
 struct Member {
     std::string host, address;
     uint64_t process = 0;
+    int number = -1;  // its rank in its first ring, by which people know it
 };
 struct Welcome {
     static constexpr Type kType = Type::welcome;
