@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <system_error>
 
@@ -156,12 +157,19 @@ int main(int argc, char** argv) {
         const auto* failure = dynamic_cast<const std::system_error*>(&error);
         if (failure && failure->code() == std::errc::broken_pipe && std::ferror(stdout))
             return 128 + SIGPIPE;
+        const auto* path = dynamic_cast<const std::filesystem::filesystem_error*>(&error);
+        const std::string file_error =
+            path ? cat("'", path->path1().string(), "': ", path->code().message(),
+                       path->code() == std::errc::too_many_symbolic_link_levels
+                           ? ": it is a link that leads back to itself; remove it"
+                           : "")
+                 : error.what();
         const bool no_thread =
             failure && failure->code() == std::errc::resource_unavailable_try_again;
         Log(stderr).error(cat(log.prefix(), in_red("error:", stderr), " "),
                           no_thread ? "no more threads can be created (ulimit -u, ulimit -v): give "
                                       "smaller --threads and --decode-threads"
-                                    : error.what());
+                                    : file_error);
         return caught ? 128 + caught : 1;
     }
 }
