@@ -35,11 +35,14 @@ static constexpr size_t kStage = 256 << 10;  // bytes: two of them and the data 
 class Ring::Flow {
  public:
     // `bytes`: of the whole collective; all ranks must agree. `bf16`: floats that travel as bf16.
-    Flow(Ring& ring, wire::Type type, size_t bytes, int sent, int received, int sums, bool bf16)
+    // `to` and `from`: places in the ring.
+    Flow(Ring& ring, wire::Type type, size_t bytes, int sent, int received, int sums, bool bf16,
+         int to, int from)
         : ring_(ring),
-          right_(ring.link(ring.position_ + 1)),
-          left_(ring.link(ring.position_ - 1)),
-          header_{type, ring.generation_, ++ring.number_, bytes},
+          right_(ring.link(to)),
+          left_(ring.link(from)),
+          from_(from),
+          header_{type, ring.generation_, ring.number_, bytes},
           sent_(sent),
           received_(received),
           sums_(sums),
@@ -144,7 +147,7 @@ class Ring::Flow {
         if (!has_header()) {
             n = left_.receive_some(header_in_.subspan(header_received_));
             header_received_ += n;
-            if (has_header()) ring_.check(header_, header_bytes_, ring_.position_ - 1);
+            if (has_header()) ring_.check(header_, header_bytes_, from_);
             return n > 0;
         }
         const std::span<std::byte> piece = ring_.pieces_[size_t(in_.piece)].subspan(in_.at);
@@ -183,6 +186,7 @@ class Ring::Flow {
 
     Ring& ring_;
     Link &right_, &left_;
+    const int from_;
     const wire::Header header_;
     const int sent_, received_, sums_;
     const bool bf16_;
@@ -218,7 +222,17 @@ void Ring::shut() noexcept {
 void Ring::sum(std::span<float> data) {
     const bool small = data.size_bytes() <= kSmallSum;
     if (hosts_.size() == 1 || (!small && !hosts_.empty())) return sum_by_host(data);
-    small ? recursive_doubling(wire::Type::sum, data) : sum_around(data);
+    small ? recursive_doubling(wire::Type::sum, std::as_writable_bytes(data)) : sum_large(data);
+}
+
+void Ring::run(wire::Type type, size_t bytes, int sent, int received, int sums, bool bf16) {
+    ++number_;
+    Flow(*this, type, bytes, sent, received, sums, bf16, position_ + 1, position_ - 1).run();
+}
+
+void Ring::exchange(int other, size_t bytes, std::span<float> out, std::span<float> in, bool adds) {
+    pieces_ = {std::as_writable_bytes(out), std::as_writable_bytes(in)};
+    Flow(*this, wire::Type::sum, bytes, !out.empty(), !in.empty(), adds, bf16_, other, other).run();
 }
 
 void Ring::sum_around(std::span<float> data) {
@@ -230,25 +244,26 @@ void Ring::sum_around(std::span<float> data) {
         const size_t last = data.size() * (chunk + 1) / size_t(world());
         pieces_.push_back(std::as_writable_bytes(data.subspan(first, last - first)));
     }
-    Flow(*this, wire::Type::sum, data.size_bytes(), laps, laps, world() - 1, bf16_).run();
+    run(wire::Type::sum, data.size_bytes(), laps, laps, world() - 1, bf16_);
 }
 
 void Ring::gather(std::span<const std::span<std::byte>> blocks, bool floats) {
-    pieces_.clear();
     size_t bytes = 0;
-    for (int piece = 0; piece < world(); ++piece) {
+    for (const auto& block : blocks) bytes += block.size();
+    floats = floats && bf16_;
+    if (bytes <= kSmallSum && !floats) return gather_small(blocks, bytes);
+    pieces_.clear();
+    for (int piece = 0; piece < world(); ++piece)
         pieces_.push_back(blocks[size_t(at(position_ - piece))]);
-        bytes += pieces_.back().size();
-    }
     const int others = world() - 1;
-    Flow(*this, wire::Type::gather, bytes, others, others, 0, floats && bf16_).run();
+    run(wire::Type::gather, bytes, others, others, 0, floats);
 }
 
 void Ring::broadcast(std::span<std::byte> data, int root) {
     const bool is_root = at(position_) == root, last = at(position_ + 1) == root;
     pieces_ = {is_root ? data : data.first(0), is_root ? data.first(0) : data};
     const int sent = last ? 0 : is_root ? 1 : 2;
-    Flow(*this, wire::Type::broadcast, data.size(), sent, is_root ? 0 : 1, 0, false).run();
+    run(wire::Type::broadcast, data.size(), sent, is_root ? 0 : 1, 0, false);
 }
 
 std::span<const std::byte> Ring::stage_header(const wire::Header& header) {
