@@ -212,8 +212,7 @@ void Coordinator::disconnected(Client& client, const std::string& why) {
         retire(client);
         roster_.remove(client.id);
         if (stage_ == Stage::gathering && !is_again())
-            tell_status(cat(client.join.address, " has left: ", roster_.status()),
-                        !left_early_.line(now_, client.join.address).empty());
+            tell_status(cat(client.join.address, " has left: ", roster_.status()), /*now=*/true);
         return;
     }
     if (client.left) return retire(client);
@@ -463,10 +462,8 @@ void Coordinator::take_in_newcomers() {
         }
         client->role = Role::member;
         client->rank = ring_.world++;
-        client->number = 0;  // above those of all others, so none of a lost rank is used again
-        for (const wire::Welcome* ring : {&base_, &ring_})
-            for (const wire::Member& peer : ring->peers)
-                client->number = std::max(client->number, peer.number + 1);
+        // Numbers ascend, and none of a rank that the last ring lost is used again.
+        client->number = std::max(base_.peers.back().number, ring_.peers.back().number) + 1;
         const wire::Join& join = client->join;
         ring_.peers.push_back({join.host, join.address, join.process, client->number});
         regroup_.joins(client->name());

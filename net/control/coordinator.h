@@ -47,8 +47,8 @@ struct ProbeResult {
     std::string why = {};     // why it was not reached
     uint32_t generation = 0;  // of the last ring that was open to it
 };
-struct Tick {                // about every half heartbeat
-    Clock::duration late{};  // so much later than it should be: this process gets no processor
+struct Tick {                   // about every half heartbeat
+    Clock::duration late = {};  // as this process had no processor
 };
 struct Stopped {};  // this process itself was stopped for a while, until now
 struct Closing {};  // this coordinator ends in order
@@ -197,11 +197,11 @@ class Coordinator {
     Stage stage_ = Stage::gathering;
     std::map<int, Client> clients_;
     Roster roster_;
-    Refusals refused_, left_early_;  // messages
-    std::optional<Time> told_at_;    // who is here
-    bool is_told_ = true;            // all ranks know who is here now
-    wire::Welcome ring_;             // of the generation; while it gathers, the one before
-    wire::Welcome base_;             // while it forms: the last open ring, if there was one
+    Refusals refused_;
+    std::optional<Time> told_at_;  // who is here
+    bool is_told_ = true;          // all ranks know who is here now
+    wire::Welcome ring_;           // of the generation; while it gathers, the one before
+    wire::Welcome base_;           // while it forms: the last open ring, if there was one
     Regroup regroup_;
     std::set<uint64_t> probed_;  // processes with a probe under way
     std::vector<Accusation> accusations_;

@@ -86,10 +86,11 @@ asio::awaitable<void> CoordinatorShell::probe(action::Probe wanted) {
 asio::awaitable<void> CoordinatorShell::tick() {
     const auto self = shared_from_this();
     const milliseconds pause = coordinator_.heartbeat() / 2;
-    for (auto due = Clock::now(); listener_; co_await sleep_for(pause)) {
-        const auto now = Clock::now();
-        step(event::Tick{now - due});
-        due = Clock::now() + pause;
+    for (Clock::duration late{}; listener_;) {
+        step(event::Tick{late > pause / kLateness ? late : Clock::duration()});
+        const auto slept = Clock::now();
+        co_await sleep_for(pause);
+        late = Clock::now() - slept - pause;
     }
 }
 

@@ -120,11 +120,10 @@ void Membership::end_on_signal() {
         moved_ = moved, moved_at_ = now;
     }
     const int signal = stop_ ? stop_() : 0;
-    if (signal == 0) return;
-    if (!signal_at_) signal_at_ = now;
-    if (now - *signal_at_ < kSignalPatience ||
-        (state_ == RankState::kOpen && now - moved_at_ < kSignalPatience + 2 * longest_wait_))
-        return;
+    if (signal != 0 && !signal_at_) signal_at_ = now;
+    const bool waits =
+        state_ != RankState::kOpen || now - moved_at_ > kSignalPatience + 2 * longest_wait_;
+    if (!signal_at_ || now - *signal_at_ < kSignalPatience || !waits) return;
     status_.end(cat("stopped by signal ", signal, " while it waited for other ranks"), -1,
                 wire::End::cut_off);
     news_.cancel();
@@ -135,8 +134,8 @@ asio::awaitable<void> Membership::heartbeats(std::shared_ptr<Connection> connect
         if (connection->drained()) connection->send(wire::encode(progress_.heartbeat()));
         const auto slept = Clock::now();
         co_await sleep_for(heartbeat_);
-        // In the time that this thread is late, nothing can be heard.
-        silent_at_ += Clock::now() - slept - heartbeat_;
+        const auto late = Clock::now() - slept - heartbeat_;
+        if (late > heartbeat_ / kLateness) silent_at_ += late;
         if (connection != connection_ || !connection->is_open()) continue;
         const auto now = Clock::now();
         note_pause();

@@ -165,10 +165,9 @@ class Membership {
     bool answer_due_ = false, server_left_ = false, silence_logged_ = false;
     Clock::time_point heard_, in_ring_;  // of the coordinator; of that of the last ring
     Clock::time_point silent_at_;        // the coordinator, if it is not heard before
-    // A signal, and the longest time in which no collective moved a byte, for end_on_signal().
     std::optional<Clock::time_point> signal_at_;
-    Clock::time_point moved_at_{};
-    Clock::duration longest_wait_{};
+    Clock::time_point moved_at_;      // when a collective has moved its last byte
+    Clock::duration longest_wait_{};  // for a byte
     uint64_t moved_ = 0;
     std::string joining_ = "no word from the coordinator yet";
     std::string stalled_;   // whom the job waits for, by the coordinator's last message

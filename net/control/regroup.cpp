@@ -174,18 +174,14 @@ std::string Regroup::news() const {
     std::vector<std::pair<std::string, std::vector<wire::Member>>> fates;  // the same one together
     for (const Rank& r : ranks_) {
         if (r.is_back()) continue;
-        const bool is_said =
-            r.state == State::gone || r.state == State::left || r.why.starts_with("no sign");
         std::string fate = r.state == State::left ? " left" : cat(" lost: ", r.why);
-        if (!is_said)
+        if (r.state != State::gone && r.state != State::left && !r.why.starts_with("no sign"))
             fate += cat(r.why.empty() ? "" : ", ",
                         r.is_stray ? std::string(kNotConnected)
                                    : cat("no sign of life for ", rules_.silence_ms / 1000, " s"));
-        const auto same = std::ranges::find(fates, fate, &decltype(fates)::value_type::first);
-        if (same == fates.end())
-            fates.push_back({fate, {r.member}});
-        else
-            same->second.push_back(r.member);
+        auto same = std::ranges::find(fates, fate, &decltype(fates)::value_type::first);
+        if (same == fates.end()) same = fates.insert(same, {fate, {}});
+        same->second.push_back(r.member);
     }
     std::vector<std::string> parts;
     for (const auto& [fate, members] : fates) parts.push_back(rank_names(members) + fate);
@@ -203,10 +199,10 @@ std::string Regroup::waiting_text() const {
     for (const Rank& r : ranks_)
         if (r.state == State::waited_for)
             (r.seeks && !r.silent ? strays : silent).push_back(r.member);
-    std::vector<std::string> names;
-    if (!silent.empty()) names.push_back(rank_names(silent));
-    if (!strays.empty()) names.push_back(cat(rank_names(strays), ", but ", kNotConnected));
-    return cat("waiting for ", names.empty() ? "the ranks that are back" : join_text(names));
+    std::string names = silent.empty() ? "" : rank_names(silent);
+    if (!strays.empty())
+        names += cat(names.empty() ? "" : ", ", rank_names(strays), ", but ", kNotConnected);
+    return cat("waiting for ", names.empty() ? "the ranks that are back" : names);
 }
 
 }  // namespace convoy

@@ -11,16 +11,14 @@
 //
 // The verdict comes when no rank is waited for. The job continues if more than half of the last
 // open ring is back, or exactly half with its lowest rank. Ranks that are dead for certain, or have
-// left in order, are not counted. So two parts of a cut network never both continue. The smaller
-// part waits for the other one.
+// left in order, are not counted. So two parts of a cut network never both continue.
 //
 // A ring is open when its coordinator has READY from all its ranks. A rank that sent READY and then
 // lost the coordinator does not know whether the ring was open. Then the job needs two majorities:
 // of that ring and of the open ring before it.
 //
-// A refused connection proves that a process is dead only if the rank gave a sign of life less than
-// kSilence earlier and this process was neither stopped nor cut off. Otherwise the rank may have
-// continued with other ranks and finished.
+// A refused connection proves death only if the rank gave a sign of life less than kSilence earlier
+// and this process was neither stopped nor cut off. Else the rank may have finished with others.
 #pragma once
 
 #include <optional>

@@ -169,7 +169,8 @@ class Rendezvous {
         const int ranks = int(offer_.peers.size());
         welcome_ = {offer_.job,    offer_.generation, ranks,       ranks + 1,
                     offer_.server, offer_.rules,      offer_.peers};
-        welcome_.peers.push_back({host_id(), advertised(), membership_.process()});
+        const int number = welcome_.peers.back().number + 1;  // probably: another may join now
+        welcome_.peers.push_back({host_id(), advertised(), membership_.process(), number});
     }
 
     // Rank 0 serves the coordinator, and so does the first rank without a number on the machine
@@ -214,7 +215,12 @@ class Rendezvous {
     bool handle(const Message& message) {
         using wire::Type;
         switch (message.header.type) {
-            case Type::status: tell(wire::decode_text(message.body)); return false;
+            case Type::status: {
+                const std::string text = wire::decode_text(message.body);
+                if (serves_ && text != last_status_) membership_.log().info(text);  // once per job
+                membership_.set_joining(last_status_ = text);
+                return false;
+            }
             case Type::refuse: {
                 const auto refuse = wire::decode<wire::Refuse>(message.body);
                 if (refuse.again) throw Refused(refuse.why);
@@ -235,14 +241,6 @@ class Rendezvous {
         }
         fail("the coordinator at ", where(), " sent ", wire::name(message.header.type),
              ", for which this rank did not ask");
-    }
-
-    // The log of rank 0 says who is missing; those of other ranks only in a long wait, and rarely.
-    void tell(const std::string& status) {
-        const bool is_due = serves_ || Clock::now() - begin_ > tell_;
-        if (is_due && status != last_status_) membership_.log().info(status);
-        if (is_due) tell_ *= 2;
-        membership_.set_joining(last_status_ = status);
     }
 
     // Opens the port that peers dial. Without --port, the coordinator of this process uses it too.
@@ -312,7 +310,6 @@ class Rendezvous {
     JoinOptions options_;
     const Clock::time_point begin_ = Clock::now();
     Clock::time_point deadline_;
-    milliseconds tell_ = kTellOthers;
     bool serves_ = false, own_port_ = false;
     wire::Offer offer_;  // to a newcomer
     std::shared_ptr<Connection> connection_;

@@ -27,7 +27,7 @@ class Succession {
     explicit Succession(Clock::time_point now, std::chrono::milliseconds silence = kSilence)
         : begin_(now), silence_(silence) {}
     // A rank that is asked must answer in this time.
-    std::chrono::milliseconds ask_patience() const { return silence_ / (kSilence / kAskPatience); }
+    std::chrono::milliseconds ask_patience() const { return silence_ / 3; }
 
     struct Last {           // of the last ring
         int world, server;  // server: the rank that served it

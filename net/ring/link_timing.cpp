@@ -14,7 +14,7 @@ static constexpr int kPings = 20;
 static constexpr size_t kTrialBytes = 256 << 10;  // a first guess at the bandwidth
 static constexpr size_t kLongestBytes = 32 << 20;
 // Of a message long enough for TCP to reach its speed; shorter if there are many links.
-static constexpr double kLongSeconds = 0.03, kAllSeconds = 1;
+static constexpr double kLongSeconds = 0.03, kAllSeconds = 0.5;
 
 // Times the link between this rank and the rank at position `peer`. Both ends call it, and only the
 // result of the left end counts: forward in `[0]`, backward in `[1]`.
@@ -51,9 +51,8 @@ std::array<LinkTiming, 2> Ring::time_link(int peer, bool left) {
             sends ? receive_small(wire::Type::timing, peer, {})
                   : send_small(wire::Type::timing, peer, {});
             rate = double(bytes) / std::max(seconds_since(start) - latency, 1e-9);
-            const double seconds = std::min(kLongSeconds, kAllSeconds / 2 / world());
-            bytes = std::clamp(uint64_t(rate * seconds), uint64_t(kTrialBytes),
-                               uint64_t(kLongestBytes));
+            const double seconds = std::min(kLongSeconds, kAllSeconds / world());
+            bytes = std::clamp<uint64_t>(uint64_t(rate * seconds), kTrialBytes, kLongestBytes);
         }
         both[forward ? 0 : 1] = {at(forward ? position_ : peer), at(forward ? peer : position_),
                                  latency, rate};

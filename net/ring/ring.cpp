@@ -21,6 +21,7 @@
 #include "net/ring/ring.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "net/ring/reduce.h"
@@ -230,9 +231,42 @@ void Ring::run(wire::Type type, size_t bytes, int sent, int received, int sums, 
     Flow(*this, type, bytes, sent, received, sums, bf16, position_ + 1, position_ - 1).run();
 }
 
-void Ring::exchange(int other, size_t bytes, std::span<float> out, std::span<float> in, bool adds) {
-    pieces_ = {std::as_writable_bytes(out), std::as_writable_bytes(in)};
-    Flow(*this, wire::Type::sum, bytes, !out.empty(), !in.empty(), adds, bf16_, other, other).run();
+void Ring::sum_large(std::span<float> data) {
+    const int whole = int(std::bit_floor(unsigned(world()))), extra = world() > whole;
+    const int saved =
+        2 * (world() - 1) - 2 * (std::bit_width(unsigned(whole)) - 1 + extra);  // hops
+    const bool halves = has_all_links_ && 2 * data.size_bytes() <= size_t(saved) * kHopBytes;
+    halves ? halve_and_double(data, whole) : sum_around(data);
+}
+
+// Recursive halving, then doubling (Rabenseifner 2004). With the partner at distance whole/2 a rank
+// exchanges halves of the data and adds the one that it keeps, then quarters with the partner at
+// whole/4, … until it holds the complete sum of its own part. The parts come back the same way, so
+// all ranks hold the same bits. Ranks beyond the largest power of two are as in ring_small.cpp.
+void Ring::halve_and_double(std::span<float> data, int whole) {
+    ++number_;
+    const auto exchange = [&](int other, std::span<float> out, std::span<float> in, bool adds) {
+        pieces_ = {std::as_writable_bytes(out), std::as_writable_bytes(in)};
+        Flow(*this, wire::Type::sum, data.size_bytes(), !out.empty(), !in.empty(), adds, bf16_,
+             other, other)
+            .run();
+    };
+    if (position_ >= whole) {
+        exchange(position_ - whole, data, {}, true);
+        return exchange(position_ - whole, {}, data, false);
+    }
+    const bool has_extra = position_ + whole < world();
+    if (has_extra) exchange(position_ + whole, {}, data, true);
+    std::vector<std::array<std::span<float>, 2>> halves;  // mine, theirs
+    for (int bit = whole / 2; bit > 0; bit /= 2) {
+        const std::span<float> all = halves.empty() ? data : halves.back()[0];
+        halves.push_back({all.first(all.size() / 2), all.subspan(all.size() / 2)});
+        if (position_ & bit) std::swap(halves.back()[0], halves.back()[1]);
+        exchange(position_ ^ bit, halves.back()[1], halves.back()[0], true);
+    }
+    for (int bit = 1; bit < whole; bit *= 2, halves.pop_back())
+        exchange(position_ ^ bit, halves.back()[0], halves.back()[1], false);
+    if (has_extra) exchange(position_ + whole, data, {}, false);
 }
 
 void Ring::sum_around(std::span<float> data) {

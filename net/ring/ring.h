@@ -90,11 +90,10 @@ class Ring {
     void sum_by_host(std::span<float> data);
     void sum_large(std::span<float> data);
     void sum_around(std::span<float> data);
-    void halve_and_double(std::span<float> data);
+    void halve_and_double(std::span<float> data, int whole);
     void recursive_doubling(wire::Type type, std::span<std::byte> data);
     void gather_small(std::span<const std::span<std::byte>> blocks, size_t bytes);
     void run(wire::Type type, size_t bytes, int sent, int received, int sums, bool bf16);
-    void exchange(int other, size_t bytes, std::span<float> out, std::span<float> in, bool adds);
     void send_small(wire::Type type, int position, std::span<const std::byte> data);
     void receive_small(wire::Type type, int position, std::span<std::byte> data);
     std::span<const std::byte> stage_header(const wire::Header& header);

@@ -76,45 +76,6 @@ void Ring::gather_small(std::span<const std::span<std::byte>> blocks, size_t byt
     }
 }
 
-void Ring::sum_large(std::span<float> data) {
-    const int whole = int(std::bit_floor(unsigned(world()))), extra = world() > whole;
-    const int saved =
-        2 * (world() - 1) - 2 * (std::bit_width(unsigned(whole)) - 1 + extra);  // hops
-    const bool halves = has_all_links_ && 2 * data.size_bytes() <= size_t(saved) * kHopBytes;
-    halves ? halve_and_double(data) : sum_around(data);
-}
-
-// Recursive halving, then doubling (Rabenseifner 2004). With the partner at distance whole/2 a rank
-// exchanges halves of the data and adds the one that it keeps, then quarters with the partner at
-// whole/4, … until it holds the complete sum of its own part. The parts come back the same way, so
-// all ranks hold the same bits. Ranks beyond the largest power of two are as above.
-void Ring::halve_and_double(std::span<float> data) {
-    ++number_;
-    if (host_) host_->enter(number_, wire::Type::sum, data.size_bytes());
-    const size_t bytes = data.size_bytes();
-    const int whole = int(std::bit_floor(unsigned(world())));
-    if (position_ >= whole) {
-        exchange(position_ - whole, bytes, data, {}, true);
-        return exchange(position_ - whole, bytes, {}, data, false);
-    }
-    const bool has_extra = position_ + whole < world();
-    if (has_extra) exchange(position_ + whole, bytes, {}, data, true);
-    struct Halves {
-        std::span<float> mine, theirs;
-    };
-    std::vector<Halves> halves;
-    for (int bit = whole / 2; bit > 0; bit /= 2) {
-        const std::span<float> all = halves.empty() ? data : halves.back().mine;
-        Halves next{all.first(all.size() / 2), all.subspan(all.size() / 2)};
-        if (position_ & bit) std::swap(next.mine, next.theirs);
-        exchange(position_ ^ bit, bytes, next.theirs, next.mine, true);
-        halves.push_back(next);
-    }
-    for (int bit = 1; bit < whole; bit *= 2, halves.pop_back())
-        exchange(position_ ^ bit, bytes, halves.back().mine, halves.back().theirs, false);
-    if (has_extra) exchange(position_ + whole, bytes, data, {}, false);
-}
-
 void Ring::send_small(wire::Type type, int position, std::span<const std::byte> data) {
     stage_header({type, generation_, number_, data.size()});
     std::ranges::copy(data, outbox_.begin() + wire::kHeaderBytes);

@@ -37,19 +37,18 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Offer, settings, model, data, bucket, speed)
 std::string offer_text(const Offer& offer);
 Offer parse_offer(const std::string& text);  // throws Error
 
-// The text of a value with a checksum, and the value of rank `rank` in such a text. Throws Error if
-// the text was damaged: without a token only TCP's weak checksum protects it.
-std::string sealed(const nlohmann::json& value);
+// JSON with a checksum, and the value in such a text of rank `rank`. Throws Error if it is damaged.
+std::string sealed(const std::string& text);
 nlohmann::json unsealed(const std::string& text, int rank);
 // Returns rank 0's value. Collective, as gather_json(): blocks until all have called.
 inline nlohmann::json broadcast_json(Communicator& communicator, const nlohmann::json& mine) {
-    return unsealed(broadcast_text(communicator, sealed(mine)), 0);
+    return unsealed(broadcast_text(communicator, sealed(mine.dump())), 0);
 }
 // Returns every rank's value, by rank.
 inline std::vector<nlohmann::json> gather_json(Communicator& communicator,
                                                const nlohmann::json& mine) {
     std::vector<nlohmann::json> all;
-    for (const std::string& text : gather_lists(communicator, sealed(mine)))
+    for (const std::string& text : gather_lists(communicator, sealed(mine.dump())))
         all.push_back(unsealed(text, int(all.size())));
     return all;
 }

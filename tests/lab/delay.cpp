@@ -59,6 +59,8 @@ static int enter(int host) {
     check(tun >= 0 && ioctl(tun, TUNSETIFF, &request) == 0, "/dev/net/tun");
     set_address(request, sockets, SIOCSIFADDR, 0x0A4E0000u + uint32_t(host) + 1);
     set_address(request, sockets, SIOCSIFNETMASK, 0xFFFF0000u);
+    request.ifr_mtu = 9000;  // fewer packets for this process
+    check(ioctl(sockets, SIOCSIFMTU, &request) == 0, "mtu");
     bring_up("eth0", sockets), bring_up("lo", sockets);
     close(sockets);
     return tun;
@@ -135,7 +137,7 @@ int main(int argc, char** argv) {
         epoll_event events[64];
         const int ready = epoll_pwait2(poll, events, 64, &patience, nullptr);
         for (int i = 0; i < ready; ++i) {
-            char packet[2048];
+            char packet[9100];
             ssize_t n;
             while ((n = read(events[i].data.fd, packet, sizeof packet)) >= 20) {
                 const auto* to = reinterpret_cast<const unsigned char*>(packet) + 16;
