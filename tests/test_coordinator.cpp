@@ -199,10 +199,41 @@ TEST_CASE(
     }
 }
 
+TEST_CASE(
+    "coordinator: a ring that breaks without a loss gets twice the silence, later less again") {
+    Played job(3);
+    job.form(3);
+    const auto is_broken = [&] { return job.got(0, wire::Type::abort).size() == 1; };
+    const auto form_again = [&](std::vector<int> ranks) {
+        for (const int rank : ranks) job.say(rank, job.again(rank));
+        for (const int rank : ranks) REQUIRE(job.is_welcome(rank));
+        for (const int rank : ranks) job.say_empty(rank, wire::Type::ready);
+    };
+    job.pass(milliseconds(2'900), {0, 2});
+    CHECK(!is_broken());
+    job.pass(milliseconds(200), {0, 2});
+    CHECK(is_broken());
+    form_again({0, 1, 2});  // rank 1 was only slow
+    CHECK(job.ring.rules.silence_ms == 6'000);
+    job.pass(milliseconds(5'900), {0, 2});
+    job.step(event::Tick{seconds(2)});  // this process had no processor meanwhile
+    job.pass(milliseconds(1'900), {0, 2});
+    CHECK(!is_broken());
+    job.pass(milliseconds(200), {0, 2});
+    CHECK(is_broken());
+    form_again({0, 1, 2});
+    CHECK(job.ring.rules.silence_ms == 12'000);
+    job.pass(seconds(121), {0, 1, 2});
+    job.step(event::Disconnected{1, "connection closed"});
+    job.step(event::ProbeResult{2, false, false, "redial refused"});
+    form_again({0, 2});
+    CHECK(job.ring.rules.silence_ms == 6'000);
+}
+
 TEST_CASE("coordinator: strangers that do nothing in all seats do not keep it for ever") {
     Played job(2);
     for (const int rank : {1, 0}) job.join(rank, rank, 2);
-    job.pass(kFormPatience + milliseconds(200), {0, 1});
+    job.pass(kFormPatience * kSilence + milliseconds(200), {0, 1});
     for (const int rank : {0, 1}) CHECK(job.left_behind(rank) != "");
 }
 

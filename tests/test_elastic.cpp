@@ -5,7 +5,7 @@
 // in place of another shows in the losses.
 //
 // CONVOY_TEST_STRIDE is the distance from one place to the next, with one kind of cut at each
-// place. `make test` takes 301, a sample; `.ci/run all` takes 67. With 1, each kind of cut happens
+// place. `make test` takes 151, a sample; `.ci/run all` takes 67. With 1, each kind of cut happens
 // at each of some 1,300 places, about 20,000 jobs in all: 80 minutes on two cores, before a release
 // that changes net/ or src/run.
 #include <malloc.h>
@@ -169,6 +169,7 @@ pid_t start_rank(const std::string& folder, int rank, uint16_t port, const Cut& 
         };
         JobSession job(line, log, stop, [&](JoinOptions& options) {
             options.join_timeout = std::chrono::seconds(join_seconds);
+            options.watch_signals = false;  // `stop` counts
             options.limit = [&](size_t bytes) {
                 if (operations < 0) return bytes;
                 ++operations;
@@ -381,7 +382,7 @@ const Outcome& undisturbed() {
 
 int stride() {
     const char* text = std::getenv("CONVOY_TEST_STRIDE");
-    return text ? std::atoi(text) : 301;
+    return text ? std::atoi(text) : 151;
 }
 bool samples() {  // a few of what is tried one after the other
     return stride() > 100;
@@ -456,7 +457,7 @@ TEST_CASE("elastic: over TLS too, a killed rank leaves a job that ends as if not
 TEST_CASE("elastic: a rank killed anywhere in shared memory too, and one that is stopped there") {
     const Outcome whole = run_job({}, {"shm=auto"});
     INFO(whole.logs);
-    CHECK(contains(whole.logs, "ranks 0, 1, 2 of one host sum in shared memory"));
+    CHECK(contains(whole.logs, "ranks 0-2 of one host sum in shared memory"));
     REQUIRE(whole.operations > 50);
     check_equal(whole, undisturbed());  // on the ring
     for (int rank = 0; rank < kWorld; ++rank)
@@ -467,7 +468,7 @@ TEST_CASE("elastic: a rank killed anywhere in shared memory too, and one that is
             INFO("rank ", rank, ", operation ", i, "\n", outcome.logs);
             if (outcome.status[size_t(rank)] == 0) continue;
             if (contains(outcome.logs, "2 ranks, step "))  // not at the very end
-                CHECK(contains(outcome.logs, "ranks 0, 1 of one host sum in shared memory"));
+                CHECK(count_of(outcome.logs, " of one host sum in shared memory") >= 2);
             if (stop) check_equal(outcome, whole);
         }
 }
@@ -547,8 +548,9 @@ TEST_CASE("elastic: a rank with an error of its own leaves with the reason, and 
         const std::string reason = cat("the disk of rank ", rank, " is gone");
         for (int other = 0; other < kWorld; ++other) {
             CHECK(outcome.status[size_t(other)] == (other == rank));
-            CHECK(contains(outcome.log[size_t(other)], reason));
         }
+        for (const int told : {rank, rank == 0 ? 1 : 0})  // and the rank that writes the log
+            CHECK(contains(outcome.log[size_t(told)], reason));
         CHECK(said(outcome, "2 ranks, step 2 redone"));
         check_equal(outcome, whole);
     }

@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <optional>
@@ -47,6 +48,33 @@ static std::vector<std::string> errors_of(int world, const std::function<void(Jo
         });
     for (std::thread& thread : threads) thread.join();
     return errors;
+}
+
+TEST_CASE("a signal ends the wait for a rank that does not come to a sum, within 5 s") {
+    Port port;
+    Diary diary;
+    std::atomic<int> signal{0};
+    std::atomic<bool> over{false};
+    const auto job_of = [&](int rank) {
+        JoinOptions options = rank_options(rank, 2, port);
+        options.elastic = true;
+        return join(options, diary.log, [&, rank] { return rank == 0 ? signal.load() : 0; });
+    };
+    std::thread other([&] {
+        const Job job = job_of(1);
+        CHECK(eventually([&] { return over.load(); }, 30));
+    });
+    {
+        const Job job = job_of(0);
+        std::vector<float> data(10'000, 1);
+        auto sum = job.communicator->allreduce_sum(data);
+        signal = SIGTERM;
+        const auto begin = Clock::now();
+        CHECK_THROWS_AS(sum.get(), CutOff);
+        CHECK(seconds_since(begin) < 5);
+        over = true;
+    }
+    other.join();
 }
 
 TEST_CASE("a rank that dies ends every collective on every rank with the same first cause") {

@@ -5,6 +5,18 @@
 
 using namespace convoy;
 
+TEST_CASE("a value of another rank with any damaged byte is called damaged, with advice") {
+    const std::string text = sealed(R"({"speed":25,"name":"x"})");
+    CHECK(unsealed(text, 3)["speed"] == 25);
+    for (size_t i = 0; i < text.size(); ++i) {
+        std::string damaged = text;
+        damaged[i] ^= 4;
+        CHECK_FAILS(unsealed(damaged, 3), "rank 3");
+        CHECK_FAILS(unsealed(damaged, 3), "--token-file");
+        CHECK_FAILS(unsealed(text.substr(0, i), 3), "rank 3");
+    }
+}
+
 TEST_CASE(
     "an offer is read as it was written, and one that lacks or mistypes anything is an error") {
     const Offer offer{{{"batch", "8"}}, {"input 8\n", {"a", "b"}, false}, {"1", "", "x"}, 7, 2.5};

@@ -7,6 +7,7 @@
 
 #include "net/control/wire.h"
 #include "src/base/text.h"
+#include "src/checkpoint/safetensors.h"
 #include "src/config/config.h"
 #include "src/model/model.h"
 #include "tests/device.h"
@@ -208,6 +209,13 @@ TEST_CASE("program: trains, logs, validates, evaluates, predicts, exports, impor
         json::parse(output_of({"predict", "--from", numbered, "--json", folder / "photos/0.png"}));
     for (const json& guess : ranking["top5"]) classes.insert(guess["class"]);
     CHECK(classes == std::set<std::string>{"0", "1", "2"});
+    SafeTensors damaged = read_safetensors(numbered);
+    for (auto& [name, tensor] : damaged.tensors)
+        if (name.starts_with("fc")) tensor.values[0] = NAN;
+    write_safetensors(folder / "nan.safetensors", damaged);
+    const std::string nan = output_of(
+        {"predict", "--from", folder / "nan.safetensors", "--json", folder / "photos/0.png"}, 1);
+    CHECK((contains(nan, "0.png") && contains(nan, "NaN") && !contains(nan, "null")));
     const json reimported =
         json::parse(output_of({"eval", "--from", again, "--generated", "48", "--json"}));
     CHECK(reimported["loss"].get<double>() == doctest::Approx(eval["loss"].get<double>()));

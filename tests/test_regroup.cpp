@@ -26,7 +26,8 @@ struct Group : Regroup {
 static wire::Welcome ring(std::vector<uint64_t> processes, uint32_t generation = 1,
                           wire::Rules rules = {}) {
     wire::Welcome ring{.generation = generation, .rules = rules, .id = 100 + generation};
-    for (const uint64_t process : processes) ring.peers.push_back({"", cat("h", process), process});
+    for (const uint64_t process : processes)
+        ring.peers.push_back({"", cat("h", process), process, int(process) - 1});
     ring.world = int(processes.size());
     return ring;
 }
@@ -227,7 +228,7 @@ TEST_CASE("regroup: a ring that was never open counts for nothing: the one befor
     CHECK(at(group, 7) == Verdict::form);
     CHECK(group.members() == std::vector{0, 2});
     CHECK(group.news() ==
-          "rank 1 (h2) lost: no sign of life for 3 s; rank 3 (h4) lost: no sign of life for 3 s; "
+          "rank 1 (h2), rank 3 (h4) lost: no sign of life for 3 s; "
           "rank 4 (h5) lost: redial refused; 2 ranks, step 8 redone");
 }
 

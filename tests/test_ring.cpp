@@ -43,13 +43,17 @@ static void check_sums(int world, bool bf16, const std::vector<size_t>& sizes) {
 TEST_CASE("allreduce_sum is exact on every rank, worlds 1 to 8 and 16, awkward sizes, both wires") {
     for (int world : {1, 2, 3, 4, 5, 6, 7, 8, 16})
         for (bool bf16 : {false, true})
-            check_sums(world, bf16, {0, 1, 7, size_t(world) - 1, 1000, 4096, 4097, 70'001, kLarge});
+            check_sums(world, bf16,
+                       {0, 1, 7, size_t(world) - 1, 1000, 4096, 4097, 12'007, 70'001, kLarge});
 }
 
 TEST_CASE("with the bf16 wire every rank ends with the same bits, off by one rounding a hop") {
-    for (int world : {2, 3, 4, 5}) {
+    // In steps of halves for 12'001 floats on 4 ranks or more, else around the ring.
+    const std::vector<std::pair<int, size_t>> cases = {
+        {2, 50'001}, {3, 50'001}, {4, 50'001}, {5, 50'001}, {4, 12'001}, {6, 12'001}, {8, 12'001}};
+    for (const auto& [world, n] : cases) {
         CAPTURE(world);
-        const size_t n = 50'001;
+        CAPTURE(n);
         std::vector<std::vector<float>> results(static_cast<size_t>(world));
         run_ranks(
             world, [](JoinOptions& options) { options.bf16_wire = true; },
@@ -90,7 +94,7 @@ TEST_CASE("each rank sends 2(world-1)/world of the data and a header, half of it
     for (int world : {2, 3, 4, 8})
         for (bool bf16 : {false, true}) {
             CAPTURE(world, bf16);
-            const size_t n = size_t(world) * 7000;
+            const size_t n = size_t(world) * 70'000;
             std::vector<uint64_t> sent(static_cast<size_t>(world));
             run_ranks(
                 world, [&](JoinOptions& options) { options.bf16_wire = bf16 && options.rank == 0; },
@@ -105,6 +109,19 @@ TEST_CASE("each rank sends 2(world-1)/world of the data and a header, half of it
             for (uint64_t bytes : sent)
                 CHECK(bytes == 2 * size_t(world - 1) * (n / size_t(world) * wire_bytes) + 24);
         }
+}
+
+TEST_CASE("a sum of some KB takes 2 log2(world) messages, and no more bytes than in the ring") {
+    std::vector<uint64_t> sent(8);
+    run_ranks(
+        8, [](JoinOptions&) {},
+        [&](Job& job) {
+            std::vector<float> data(8 * 1000, 1);
+            const uint64_t before = job.communicator->bytes_sent();
+            job.communicator->allreduce_sum(data).get();
+            sent[size_t(job.communicator->rank())] = job.communicator->bytes_sent() - before;
+        });
+    for (uint64_t bytes : sent) CHECK(bytes == 2 * 7 * 4000 + 6 * 24);
 }
 
 TEST_CASE("a small sum takes log2(world) messages of everything") {

@@ -17,11 +17,11 @@ TEST_CASE("a roster says who is missing") {
     roster.add(0, join_of(1, 0, "b", "b:1"));
     CHECK(roster.status() == "1 joined, but none has said --world");
     roster.add(1, join_of(0, 4, "a", "a:1"));
-    CHECK(roster.status() == "2 of 4 joined, missing rank 2, 3");
+    CHECK(roster.status() == "2 of 4 joined, missing rank 2-3");
     roster.add(2, join_of(-1, 0, "c", "c:1"));
     CHECK(roster.status() == "3 of 4 joined, missing 1 more");
     roster.remove(2);
-    CHECK(roster.status() == "2 of 4 joined, missing rank 2, 3");
+    CHECK(roster.status() == "2 of 4 joined, missing rank 2-3");
 }
 
 TEST_CASE("a member that claims to be the process of another is refused") {

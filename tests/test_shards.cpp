@@ -256,11 +256,10 @@ TEST_CASE("several labels of one image are a fault, in a TFRecord and in a tar")
     const auto entry = [&](const std::string& name, const std::string& feature) {
         return field(1, field(1, name) + field(2, feature));
     };
-    const auto faults = [&](const std::string& numbers, const std::string& texts) {
-        const std::string example =
-            field(1, entry("image/encoded", field(1, field(1, "picture"))) +
-                         entry("image/class/label", field(3, field(1, numbers))) +
-                         entry("image/class/text", field(1, texts)));
+    const auto faults_of = [&](const std::string& label, const std::string& texts) {
+        const std::string example = field(1, entry("image/encoded", field(1, field(1, "picture"))) +
+                                                 entry("image/class/label", label) +
+                                                 entry("image/class/text", field(1, texts)));
         Bytes shard;
         const auto put_number = [&](uint64_t value, int bytes) {
             for (int i = 0; i < bytes; ++i) shard.push_back(uint8_t(value >> 8 * i));
@@ -270,8 +269,15 @@ TEST_CASE("several labels of one image are a fault, in a TFRecord and in a tar")
         const Bytes data(example.begin(), example.end());
         shard.insert(shard.end(), data.begin(), data.end());
         put_number(masked_crc32c(data), 4);
-        return scan(shard).faults.size();
+        return scan(shard).faults;
     };
+    const auto faults = [&](const std::string& numbers, const std::string& texts) {
+        return faults_of(field(3, field(1, numbers)), texts).size();
+    };
+    const std::string bytes = field(1, field(1, "7"));
+    CHECK(faults_of(bytes, field(1, "cat")).empty());
+    REQUIRE(faults_of(bytes, "").size() == 1);
+    CHECK(contains(faults_of(bytes, "")[0], "int64"));
     CHECK(faults("\3", field(1, "cat")) == 0);
     CHECK(faults("\3\1", field(1, "cat")) == 1);
     CHECK(faults("\3", field(1, "cat") + field(1, "dog")) == 1);

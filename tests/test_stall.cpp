@@ -4,13 +4,19 @@
 
 namespace convoy {
 
+static std::vector<wire::Member> members(const std::vector<std::string>& addresses) {
+    std::vector<wire::Member> all;
+    for (const std::string& address : addresses) all.push_back({"", address, 0, int(all.size())});
+    return all;
+}
+
 using std::chrono::seconds;
 
 // Heartbeats are {step, begun, done, moved, phase_ms, phase}.
 
 TEST_CASE("the one who has not come to the collective is named, with phase and time") {
     const auto start = Clock::now();
-    StallWatch watch({"a:1", "b:1", "c:1"}, seconds(30), start);
+    StallWatch watch(members({"a:1", "b:1", "c:1"}), seconds(30), start);
     for (int s = 0; s <= 29; ++s) {
         watch.heard(0, {812, 5, 4, 0, 0, "reduce"}, start + seconds(s));
         watch.heard(1, {812, 5, 4, 0, 0, "reduce"}, start + seconds(s));
@@ -26,7 +32,7 @@ TEST_CASE("the one who has not come to the collective is named, with phase and t
 
 TEST_CASE("bytes that move, and long computing that nobody waits for, are no stall") {
     const auto start = Clock::now();
-    StallWatch watch({"a:1", "b:1"}, seconds(30), start);
+    StallWatch watch(members({"a:1", "b:1"}), seconds(30), start);
     for (int s = 0; s < 300; s += 10) {
         watch.heard(0, {1, 5, 4, uint64_t(s) * 1000, 0, "reduce"}, start + seconds(s));
         watch.heard(1, {1, 5, 4, uint64_t(s) * 1000, 0, "reduce"}, start + seconds(s));
@@ -42,21 +48,22 @@ TEST_CASE("bytes that move, and long computing that nobody waits for, are no sta
 TEST_CASE(
     "when all are in the same collective the network is to blame, and a silent rank is told") {
     const auto start = Clock::now();
-    StallWatch stuck({"a:1", "b:1"}, seconds(30), start);
+    StallWatch stuck(members({"a:1", "b:1"}), seconds(30), start);
     for (int s = 0; s <= 31; ++s)
         for (int rank : {0, 1}) stuck.heard(rank, {3, 5, 4, 0, 0, "reduce"}, start + seconds(s));
     auto report = stuck.report(start + seconds(32));
     REQUIRE(report);
     CHECK(contains(*report, "check the network"));
 
-    StallWatch inside({"a:1", "b:1"}, seconds(30), start);  // of the collective, and stopped there
+    StallWatch inside(members({"a:1", "b:1"}), seconds(30),
+                      start);  // of the collective, and stopped there
     inside.heard(1, {3, 5, 4, 0, 0, "reduce"}, start);
     for (int s = 0; s <= 31; ++s) inside.heard(0, {3, 5, 4, 0, 0, "reduce"}, start + seconds(s));
     report = inside.report(start + seconds(32));
     REQUIRE(report);
     CHECK(contains(*report, "rank 1 (b:1), last heard of 32.0 s ago, at step 3 in reduce"));
 
-    StallWatch stopped({"a:1", "b:1"}, seconds(30), start);
+    StallWatch stopped(members({"a:1", "b:1"}), seconds(30), start);
     stopped.heard(1, {3, 4, 4, 0, 0, "forward"}, start);
     for (int s = 0; s <= 31; ++s) stopped.heard(0, {3, 5, 4, 0, 0, "reduce"}, start + seconds(s));
     report = stopped.report(start + seconds(32));
@@ -68,7 +75,7 @@ TEST_CASE(
     "where ranks wait for each other's answers, those that do not wait or speak are to blame") {
     const auto start = Clock::now(), end = start + seconds(31);
     const auto late = [&](std::vector<wire::Heartbeat> beats, int silent) {
-        StallWatch watch({"a:1", "b:1", "c:1"}, seconds(30), start);
+        StallWatch watch(members({"a:1", "b:1", "c:1"}), seconds(30), start);
         for (int s = 0; s <= 30; ++s)
             for (int rank = 0; rank < 3; ++rank)
                 if (s == 0 || rank != silent)

@@ -68,7 +68,7 @@ struct Simulated {
     std::optional<Clock::time_point> stopped_at;
     std::optional<int> asked;  // the rank that is to answer at free_at
     int serving = -1;          // the rank whose coordinator has taken it
-    bool accuses = false, was_stopped = false;
+    bool accuses = false, was_stopped = false, newcomer = false, planned = false;
     LinePtr line;
     std::unique_ptr<Server> serves;
 };
@@ -91,10 +91,18 @@ struct World {
     std::vector<wire::Welcome> trained;  // rings that stood
     int faults = 0;
     uint64_t next_id = 1'000;
+    bool is_quick = false;     // ranks and messages have no random delays
+    Span split{0, 0, {}, {}};  // the processes below `a` do not reach the others
+    int64_t messages = 0, bytes = 0, largest = 0;  // of all coordinators, both ways
 
     int below(int n) { return int(random() % uint64_t(n)); }
     Simulated& at(int process) { return processes[size_t(process)]; }
+    void count(const std::string& body) {
+        ++messages, bytes += int64_t(wire::kHeaderBytes + body.size());
+        largest = std::max(largest, int64_t(wire::kHeaderBytes + body.size()));
+    }
     bool is_down(int a, int b) const {
+        if ((a < split.a) != (b < split.a) && now >= split.from && now < split.to) return true;
         return std::ranges::any_of(down, [&](const Span& d) {
             return std::minmax(a, b) == std::minmax(d.a, d.b) && now >= d.from && now < d.to;
         });
@@ -104,7 +112,10 @@ struct World {
     }
 
     // Slow, so that faults come while a ring is formed.
-    Clock::time_point soon() { return now + milliseconds(below(2) ? 0 : below(2'000)); }
+    Clock::time_point soon() {
+        if (is_quick) return now;
+        return now + milliseconds(below(2) ? 0 : below(2'000));
+    }
 
     // ---- the coordinator's shell
     void step(int process, const Event& event) {
@@ -114,6 +125,7 @@ struct World {
                 const auto line = s.lines.find(send->client);
                 if (line == s.lines.end() || !line->second->server_open || send->may_skip) continue;
                 const wire::Message message = message_of(send->bytes);
+                count(message.body);
                 const bool is_slow = message.header.type == wire::Type::generation;
                 line->second->to_client.push_back({message, is_slow ? soon() : now});
             } else if (const auto* hang_up = std::get_if<action::HangUp>(&action)) {
@@ -149,8 +161,10 @@ struct World {
             if (!hear(process, line->client)) continue;
             for (; line->server_open && !line->to_server.empty() &&
                    now >= line->to_server.front().due;
-                 line->to_server.pop_front())
+                 line->to_server.pop_front()) {
+                count(line->to_server.front().message.body);
                 step(process, event::Received{client, line->to_server.front().message});
+            }
             if (line->server_open && line->client_open) continue;
             line->server_open = false;
             s.lines.erase(client);
@@ -197,12 +211,14 @@ struct World {
         wire::Join join;
         join.process = uint64_t(process + 1);
         join.job = own.last.job, join.generation = own.last.generation;
-        join.step = 0, join.why = "a link broke";
+        join.step = 0, join.why = own.planned ? "" : "a link broke";
+        join.newcomer = own.newcomer;
         join.open = own.open.id, join.open_generation = own.open.generation;
         for (const auto& ring : own.maybe_open) join.maybe_open.push_back(ring_id(ring));
         return join;
     }
     LinePtr connect(int process, int there, const wire::Join& join) {
+        ++messages;
         Server& s = *at(there).serves;
         const auto line = std::make_shared<Line>(process, there);
         const int client = s.next_client++;
@@ -251,8 +267,7 @@ struct World {
         Simulated& own = at(process);
         if (own.asked && !ask(process, *own.asked, true).has_value()) return;
         while (own.is == Is::seeking) {
-            const auto next =
-                own.turn.next({own.last.world, own.last.server, now - own.heard > kSilence}, now);
+            const auto next = own.turn.next({own.last.world, own.last.server, is_silent(own)}, now);
             if (!next && own.turn.is_over(now)) return end(process);
             if (!next) return;
             if (process_of(own.last, *next) == process) serve(process);
@@ -267,7 +282,10 @@ struct World {
             const auto taken = ask(process, lower, false);
             if (!taken || *taken || !own.lives()) return;
         }
-        own.looks_at = now + kSilence;
+        own.looks_at = now + own.last.rules.silence();
+    }
+    bool is_silent(const Simulated& own) const {
+        return now - own.heard > own.last.rules.silence();
     }
     void receive(int process) {
         Simulated& own = at(process);
@@ -279,11 +297,11 @@ struct World {
              line->to_client.pop_front())
             if (handle(process, line->to_client.front().message); !own.lives()) return;
         if (own.line != line) return;
-        if ((heard && !line->server_open) || now - own.heard > kSilence) {
+        if ((heard && !line->server_open) || is_silent(own)) {
             hang_up(own);
             own.asked = {};
             if (own.is == Is::waiting)
-                own.is = Is::seeking, own.turn = Succession(now);
+                own.is = Is::seeking, own.turn = Succession(now, own.last.rules.silence());
             else
                 leave_ring(own);
         } else if (now >= line->beat && line->to_server.empty()) {
@@ -304,6 +322,11 @@ struct World {
         if (message.header.type == wire::Type::generation && maybe) {
             if (own.is == Is::ready) own.is = Is::training;
             own.open = own.maybe_open.back(), own.maybe_open.clear();
+            own.newcomer = own.planned = false;
+        }
+        if (message.header.type == wire::Type::newcomer && is_last && own.is == Is::training) {
+            own.planned = true;
+            leave_ring(own);
         }
         if (message.header.type != wire::Type::abort) return;
         if (wire::decode<wire::Abort>(message.body).end != wire::End::ring) return end(process);
@@ -313,17 +336,19 @@ struct World {
     }
     void leave_ring(Simulated& own) {
         if (own.is == Is::leaving) return;
-        own.looks_at = now + milliseconds(own.is == Is::training ? below(500) : 0);
+        own.looks_at = now + milliseconds(own.is == Is::training && !is_quick ? below(500) : 0);
         own.is = Is::leaving;
     }
     // As Membership::leave_ring().
     void come_back(int process) {
         Simulated& own = at(process);
-        own.left_at = own.heard, own.turn = Succession(now), own.asked = {};
+        own.left_at = own.heard, own.asked = {};
+        own.turn = Succession(now, own.last.rules.silence());
         if (own.last.id != own.open.id) {
             const wire::Welcome ring = std::exchange(own.last, own.open);
             add_newcomers(own.last, ring);
             own.last.id = ring.id, own.last.generation = ring.generation;
+            own.last.rules = ring.rules;
             own.last.server = rank_in(own.last, process_of(ring, ring.server));
         }
         own.is = own.line ? Is::waiting : Is::seeking, own.serving = own.last.server;
@@ -484,4 +509,96 @@ TEST_CASE("succession: a silent coordinator is asked again, where its heir is si
     CHECK(!turn.next(last, at(3'950)));
     CHECK(turn.next(last, at(4'000)) == 0);
     CHECK(turn.next(last, at(5'000)) == 1);  // it is not waited for
+}
+
+namespace {
+
+// A job of many ranks on one network, step by step.
+struct Cluster : World {
+    static constexpr int kRanks = 1'000;
+    Cluster() {
+        is_quick = true;
+        processes.resize(kRanks);
+        at(0).serves = std::make_unique<Server>(Server{Coordinator(options(0)), {}, {}, 0, now});
+        for (int process = kRanks - 1; process >= 0; --process) start(process, 0);
+    }
+    void start(int process, int there) {
+        Simulated& own = at(process);
+        wire::Join join = join_message(process);
+        join.host = cat("host", process),
+        join.address = cat("10.0.", process / 250, ".", process % 250);
+        join.rules.elastic = true;
+        if (own.newcomer)
+            own.last = at(there).last, join.job = own.last.job;
+        else
+            join.rank = process, join.world = kRanks;
+        own.line = connect(process, there, join);
+        own.heard = now, own.serving = there, own.looks_at = now + seconds(1'000);
+    }
+    void kill(int process) {
+        end(process);
+        at(process).is = Is::dead;
+    }
+    void tick() {
+        now += kTick;
+        for (int process = 0; process < int(processes.size()); ++process) {
+            if (!at(process).lives()) continue;
+            go_on(process);
+            if (at(process).lives() && at(process).serves) coordinate(process);
+        }
+    }
+    int living() const {
+        return int(std::ranges::count_if(processes, [](const auto& one) { return one.lives(); }));
+    }
+    int server() const {
+        const auto serves = [](const auto& one) { return one.lives() && one.serves; };
+        return int(std::ranges::find_if(processes, serves) - processes.begin());
+    }
+    // Until this many ranks train in one ring. Prints a row of the table in net/elastic.md, and
+    // checks that each rank has sent or got a few messages only.
+    void until(int ranks, const std::string& what, int most_messages) {
+        const auto begin = now;
+        const auto is_there = [&] {
+            int train = 0;
+            uint64_t ring = 0;
+            for (const Simulated& own : processes)
+                if (own.is == Is::training) {
+                    if (own.last.world != ranks || (ring && ring != own.last.id)) return false;
+                    ++train, ring = own.last.id;
+                }
+            return train == ranks;
+        };
+        while (!is_there() && now - begin < seconds(120)) tick();
+        CAPTURE(what);
+        CHECK(is_there());
+        const double each = double(messages) / ranks;
+        MESSAGE("| ", what, " | ", ranks, " | ",
+                fmt::format("{:.1f} s | {:.1f} | {:.1f} KB |", seconds_between(begin, now), each,
+                            double(bytes) / 1e3 / ranks));
+        CHECK(each <= most_messages);
+        messages = bytes = 0;
+    }
+};
+
+}  // namespace
+
+TEST_CASE("a thousand ranks: start, a tenth killed, the coordinator, a split, a rolling restart") {
+    Cluster job;
+    job.until(1'000, "start", 10);
+    for (int process = 500; process < 600; ++process) job.kill(process);
+    job.until(900, "100 ranks are killed at once", 30);
+    job.kill(0);
+    job.until(899, "the rank with the coordinator is killed", 30);
+    // 499 ranks go on with their coordinator; the other 400 are told so when the cut heals.
+    job.split = {600, 0, job.now, job.now + seconds(60)};
+    job.until(499, "the network is cut in two: 499 of 899 go on", 30);
+    while (job.now < job.split.to + seconds(20)) job.tick();
+    CHECK(job.living() == 499);
+    job.messages = job.bytes = 0;
+    for (int round = 0; round < 5; ++round) {  // each new process takes the place of an old one
+        job.kill(100 + round);
+        job.processes.emplace_back().newcomer = true;
+        job.start(int(job.processes.size()) - 1, job.server());
+        job.until(499, cat("rolling restart, rank ", 100 + round), 30);
+    }
 }

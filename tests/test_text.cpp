@@ -23,6 +23,11 @@ TEST_CASE("text: UTF-8 is told from what is not") {
         CHECK(!is_utf8(bad));
 }
 
+TEST_CASE("text: numbers that follow each other are a range") {
+    CHECK(ranges_text({}) == "");
+    CHECK(ranges_text({7, 12, 13, 20, 21, 22, 40}) == "7, 12-13, 20-22, 40");
+}
+
 TEST_CASE("text: a byte order mark at the start of a file is not read") {
     const std::string mark = "\xEF\xBB\xBF";
     CHECK(without_bom(mark + "a" + mark) == "a" + mark);

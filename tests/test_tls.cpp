@@ -496,7 +496,7 @@ TEST_CASE("health is told to those who hold the token, and to all where there is
     const auto ask = [](uint16_t port, const std::string& with) {
         return ask_health(port, milliseconds(5'000), with);
     };
-    CHECK(ask(secret.port(), token).text == "joining: 1 of 3 joined, missing rank 1, 2");
+    CHECK(ask(secret.port(), token).text == "joining: 1 of 3 joined, missing rank 1-2");
     CHECK(ask(secret.port(), token).healthy);
     CHECK(ask(plain.port(), "").healthy);
     for (const auto& report :

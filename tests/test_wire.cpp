@@ -42,7 +42,7 @@ TEST_CASE("wire: a text for people is one line of a kilobyte") {
 TEST_CASE("a header is laid out as the table in wire.h says") {
     std::byte head[kHeaderBytes];
     encode({wire::Type::sum, 0x01020304, 0x05060708, 0x1112131415161718}, head);
-    const unsigned char want[kHeaderBytes] = {'C',  'N',  'V',  'Y',  13,   0,    32,   0,
+    const unsigned char want[kHeaderBytes] = {'C',  'N',  'V',  'Y',  14,   0,    32,   0,
                                               4,    3,    2,    1,    8,    7,    6,    5,
                                               0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11};
     CHECK(std::memcmp(head, want, kHeaderBytes) == 0);
@@ -64,20 +64,27 @@ static void check_arrives(const auto& message, auto fields) {
 TEST_CASE("JOIN, WELCOME, HEARTBEAT, ABORT, REFUSE, HEALTH and LINK come back as they were sent") {
     using std::tuple;
     const auto rules = [](const Rules& r) {
-        return tuple(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.shm);
+        return tuple(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.shm, r.silence_ms);
     };
-    const Join join{
-        2,       4,
-        250,     {.bf16 = true, .elastic = true, .min_world = 3, .stall_ms = 9000, .shm = true},
-        "nodeA", "10.0.0.7:29401",
-        5};
+    const Join join{2,
+                    4,
+                    250,
+                    {.bf16 = true,
+                     .elastic = true,
+                     .min_world = 3,
+                     .stall_ms = 9000,
+                     .shm = true,
+                     .silence_ms = 6000},
+                    "nodeA",
+                    "10.0.0.7:29401",
+                    5};
     check_arrives(join, [&](const Join& m) {
         return tuple(m.rank, m.world, m.heartbeat_ms, rules(m.rules), m.host, m.address, m.process);
     });
-    const std::vector<Member> peers = {{"a", "x:1", 8}, {"b", "y:2", 9}};
+    const std::vector<Member> peers = {{"a", "x:1", 8}, {"b", "y:2", 9, 4}};
     const auto second = [](const std::vector<Member>& all) {
         REQUIRE(all.size() == 2);
-        return tuple(all[1].host, all[1].address, all[1].process);
+        return tuple(all[1].host, all[1].address, all[1].process, all[1].number);
     };
     check_arrives(Welcome{99, 3, 1, 2, 0, {.bf16 = true}, peers, {1, 0}, "gone"},
                   [&](const Welcome& m) {

@@ -65,7 +65,8 @@ Bytes find(Bytes message, uint32_t number) {
     return found;
 }
 
-struct Several {};  // an image, or a label, of a record that has more of them
+struct LabelOfBytes {};  // instead of an integer, and no text beside it
+struct Several {};       // an image, or a label, of a record that has more of them
 
 // The only number of an Int64List: packed (one run of bytes) or not.
 std::optional<int64_t> only_number(Bytes list) {
@@ -96,6 +97,7 @@ Bytes only_bytes(Bytes list) {
 // The image and the label of an Example.
 Record parse_example(Bytes message) {
     Record record;
+    bool has_bytes = false;
     for (Message in{{message}}; in.has_next();) {
         const Field outer = in.next();
         if (outer.number != 1 || !outer.is_bytes) continue;
@@ -104,12 +106,16 @@ Record parse_example(Bytes message) {
             if (entry.number != 1 || !entry.is_bytes) continue;
             const std::string_view name = as_text(find(entry.bytes, 1));
             const Bytes feature = find(entry.bytes, 2);
-            if (name == "image/class/label") record.label.number = only_number(find(feature, 3));
+            if (name == "image/class/label") {
+                record.label.number = only_number(find(feature, 3));
+                has_bytes = !only_bytes(find(feature, 1)).empty();
+            }
             if (name == "image/class/text")
                 record.label.name = as_text(only_bytes(find(feature, 1)));
             if (name == "image/encoded") record.bytes = only_bytes(find(feature, 1));
         }
     }
+    if (has_bytes && record.label.name.empty()) throw LabelOfBytes();
     return record;
 }
 
@@ -120,6 +126,10 @@ void take_example(Bytes data, uint64_t offset, const Findings& findings) {
         record = parse_example(data);
     } catch (const Several&) {
         return findings.fault(offset, "several images or several labels in it");
+    } catch (const LabelOfBytes&) {
+        return findings.fault(offset,
+                              "image/class/label holds bytes: write it as int64, or the class's "
+                              "name as image/class/text");
     } catch (const Error&) {
         return findings.fault(offset, "damaged: not a tf.train.Example");
     }

@@ -19,10 +19,11 @@ Coordinator::Coordinator(const Options& options, uint64_t job)
 
 Coordinator::Coordinator(const Options& options, const Heritage& heritage, Time now)
     : Coordinator(options, heritage.last.job) {
-    now_ = now;
+    now_ = formed_ = now;
     const wire::Welcome& last = heritage.last;
     generation_ = last.generation;
     ring_ = heritage.open;
+    ring_.rules = last.rules;
     break_ring(-1, heritage.why);
     for (const wire::Welcome& ring : heritage.maybe_open) {
         regroup_.maybe_open(ring, now_);
@@ -94,14 +95,17 @@ void Coordinator::join_first(Client& client) {
         refuse(clients_.at(refusal.id), false, refusal.why);
     if (client.refused) return;
     const std::string status = roster_.status();
-    if (!tell_status(status)) send(client, wire::encode_text(wire::Type::status, status));
+    if (!tell_status(status, roster_.complete()))
+        send(client, wire::encode_text(wire::Type::status, status));
     const auto is_here = [this](const Client* c) { return c->join.process == options_.process; };
     if (!roster_.complete() || std::ranges::none_of(clients(Role::member), is_here)) return;
     const Roster::Assignment assignment = roster_.assign_ranks();
     ring_ = assignment.welcome;
     ring_.job = job_;
-    for (int rank = 0; rank < ring_.world; ++rank)
-        clients_.at(assignment.ids[size_t(rank)]).rank = rank;
+    for (int rank = 0; rank < ring_.world; ++rank) {
+        Client& one = clients_.at(assignment.ids[size_t(rank)]);
+        one.rank = one.number = rank;
+    }
     welcome_all();
 }
 
@@ -113,10 +117,10 @@ void Coordinator::refuse(Client& client, bool again, const std::string& reason) 
     retire(client, /*refused=*/true);
 }
 
-// Tells all ranks who is here and who is missing. If many ranks come and go, it waits a while.
-bool Coordinator::tell_status(const std::string& status) {
-    is_told_ = !told_.line(now_, status).empty();
-    if (is_told_) broadcast(wire::encode_text(wire::Type::status, status));
+// Tells all ranks who is here and who is missing: at once if it is the first news for a while.
+bool Coordinator::tell_status(const std::string& status, bool now) {
+    is_told_ = now || !told_at_ || now_ - *told_at_ >= kTellMissing;
+    if (is_told_) broadcast(wire::encode_text(wire::Type::status, status)), told_at_ = now_;
     return is_told_;
 }
 
@@ -208,7 +212,7 @@ void Coordinator::disconnected(Client& client, const std::string& why) {
         retire(client);
         roster_.remove(client.id);
         if (stage_ == Stage::gathering && !is_again())
-            tell_status(cat(client.join.address, " has left: ", roster_.status()));
+            tell_status(cat(client.join.address, " has left: ", roster_.status()), /*now=*/true);
         return;
     }
     if (client.left) return retire(client);
@@ -262,6 +266,7 @@ void Coordinator::break_ring(int lost, const std::string& why) {
 // only that open ring has are asked again.
 void Coordinator::back_to_base(const std::string& why) {
     const wire::Welcome broken = std::exchange(ring_, std::exchange(base_, {}));
+    ring_.rules = broken.rules;
     regroup_.again(broken, why, now_);
     add_newcomers(ring_, broken);
     std::set<int> here;
@@ -277,6 +282,7 @@ void Coordinator::back_to_base(const std::string& why) {
 void Coordinator::join_again(Client& client) {
     const wire::Join& join = client.join;
     client.rank = rank_of(ring_, join.process);
+    if (client.rank >= 0) client.number = member(client.rank).number;
     const auto newcomers = clients(Role::newcomer);
     // The rank was dropped for silence. It must try again, as the ring without it may fail to form.
     const bool is_left =
@@ -396,6 +402,10 @@ void Coordinator::form_again() {
     base_ = std::exchange(ring_, {});
     ++generation_;
     ring_.job = job_, ring_.rules = base_.rules;
+    uint32_t& silence = ring_.rules.silence_ms;
+    if (now_ - formed_ > 10 * base_.rules.silence()) silence /= 2;
+    if (regroup_.is_false_alarm()) silence = 2 * base_.rules.silence_ms;
+    silence = std::clamp(silence, uint32_t(kSilence.count()), uint32_t(kMostSilence.count()));
     const std::vector<int> members = regroup_.members();
     const auto new_rank = [&](int rank) {
         const auto at = std::ranges::find(members, rank);
@@ -412,7 +422,8 @@ void Coordinator::form_again() {
             client->rank = rank;
         else
             client->left ? retire(*client)
-                         : leave_behind(*client, "it gave no sign of life for 3 s");
+                         : leave_behind(*client, cat("it gave no sign of life for ",
+                                                     base_.rules.silence_ms / 1000, " s"));
     }
     std::vector<int> order;
     for (const int rank : base_.ring)
@@ -427,12 +438,10 @@ void Coordinator::form_again() {
 void Coordinator::welcome_all() {
     ring_.generation = generation_, ring_.id = fresh_id();
     ring_.server = rank_of(ring_, options_.process);
-    std::vector<std::string> addresses;
-    for (const wire::Member& peer : ring_.peers) addresses.push_back(peer.address);
     left_.clear();
     stage_ = Stage::forming;
-    due_ = now_ + kFormPatience;
-    watch_ = StallWatch(addresses, milliseconds(ring_.rules.stall_ms), now_);
+    formed_ = now_, due_ = now_ + kFormPatience * silence();
+    watch_ = StallWatch(ring_.peers, milliseconds(ring_.rules.stall_ms), now_);
     for (Client* client : clients(Role::member)) {
         client->ready = client->accuses = false;
         wire::Welcome welcome = ring_;
@@ -447,13 +456,16 @@ void Coordinator::welcome_all() {
 void Coordinator::take_in_newcomers() {
     for (Client* client : clients(Role::newcomer)) {
         if (!client->ready) continue;
-        if (now_ - client->heard > kSilence) {
+        if (now_ - client->heard > silence()) {
             actions_.push_back(action::HangUp{client->id});
             continue;
         }
         client->role = Role::member;
         client->rank = ring_.world++;
-        ring_.peers.push_back({client->join.host, client->join.address, client->join.process});
+        // Numbers ascend, and none of a rank that the last ring lost is used again.
+        client->number = std::max(base_.peers.back().number, ring_.peers.back().number) + 1;
+        const wire::Join& join = client->join;
+        ring_.peers.push_back({join.host, join.address, join.process, client->number});
         regroup_.joins(client->name());
     }
 }
@@ -518,7 +530,9 @@ void Coordinator::judge(const Accusation& accusation, const event::ProbeResult& 
 
 // ---- time ---------------------------------------------------------------------------------------
 
-void Coordinator::on(const event::Tick&) {
+void Coordinator::on(const event::Tick& tick) {
+    for (auto& [id, client] : clients_) client.heard = std::min(now_, client.heard + tick.late);
+    if (is_again()) regroup_.excuse(tick.late);
     send_beat_ = !send_beat_;  // a tick is half a heartbeat, so that lost ranks are found in time
     wire::Heartbeat beat;
     if (stage_ == Stage::running) beat.phase = watch_.stall(now_).substr(0, kStallText);
@@ -548,7 +562,7 @@ void Coordinator::on(const event::Tick&) {
 void Coordinator::on(const event::Stopped&) {
     stopped_at_ = now_;
     for (auto& [id, client] : clients_) client.heard = now_;
-    if (due_ != Time::max()) due_ = std::max(due_, now_ + kFormPatience);
+    if (due_ != Time::max()) due_ = std::max(due_, now_ + kFormPatience * silence());
     waits_since_.reset();
     if (is_again()) regroup_.doubt(now_);
 }
@@ -586,7 +600,7 @@ void Coordinator::check_silence(Client& client) {
     if (client.left || now_ - client.heard < patience) return;
     const std::string quiet = fmt::format("{:.1f} s", seconds_between(client.heard, now_));
     if (elastic()) {
-        if (!is_again() && client.rank >= 0 && now_ - client.heard > kSilence)
+        if (!is_again() && client.rank >= 0 && now_ - client.heard > silence())
             break_ring(client.rank, cat("no sign of life for ", quiet));
         return;
     }

@@ -47,7 +47,9 @@ struct ProbeResult {
     std::string why = {};     // why it was not reached
     uint32_t generation = 0;  // of the last ring that was open to it
 };
-struct Tick {};     // about every half heartbeat
+struct Tick {                   // about every half heartbeat
+    Clock::duration late = {};  // as this process had no processor
+};
 struct Stopped {};  // this process itself was stopped for a while, until now
 struct Closing {};  // this coordinator ends in order
 }  // namespace event
@@ -116,8 +118,10 @@ class Coordinator {
     // former: left behind, refused, or the job has ended. Messages of a former client are ignored.
     enum class Role { member, newcomer, former };
     struct Client {
-        std::string name() const { return rank_name(rank < 0 ? join.rank : rank, join.address); }
-        int id = -1, rank = -1;
+        std::string name() const {
+            return rank_name(number < 0 ? join.rank : number, join.address);
+        }
+        int id = -1, rank = -1, number = -1;  // number: wire::Member's
         Role role = Role::member;
         wire::Join join = {};
         Time heard = {};
@@ -133,14 +137,14 @@ class Coordinator {
     void on(const event::Received& event);
     void on(const event::Disconnected& event);
     void on(const event::ProbeResult& event);
-    void on(const event::Tick&);
+    void on(const event::Tick& tick);
     void on(const event::Stopped&);
     void on(const event::Closing&);
 
     // The first ring.
     void join_first(Client& client);
     void refuse(Client& client, bool again, const std::string& why);
-    bool tell_status(const std::string& status);
+    bool tell_status(const std::string& status, bool now = false);
     // A ring after another.
     void join_again(Client& client);
     void back(Client& client);
@@ -176,7 +180,8 @@ class Coordinator {
     bool elastic() const { return ring_.rules.elastic; }
     std::vector<Client*> clients(Role role);
     const wire::Member& member(int rank) const { return ring_.peers[size_t(rank)]; }
-    std::string name(int rank) const { return rank_name(rank, member(rank).address); }
+    std::string name(int rank) const { return rank_name(member(rank)); }
+    std::chrono::milliseconds silence() const { return ring_.rules.silence(); }
     void send(const Client& client, std::string bytes) {
         actions_.push_back(action::Send{client.id, std::move(bytes)});
     }
@@ -192,13 +197,15 @@ class Coordinator {
     Stage stage_ = Stage::gathering;
     std::map<int, Client> clients_;
     Roster roster_;
-    Refusals refused_, told_{60};  // messages: refusals; arrivals and departures
+    Refusals refused_;
+    std::optional<Time> told_at_;  // who is here
     bool is_told_ = true;          // all ranks know who is here now
     wire::Welcome ring_;           // of the generation; while it gathers, the one before
     wire::Welcome base_;           // while it forms: the last open ring, if there was one
     Regroup regroup_;
     std::set<uint64_t> probed_;  // processes with a probe under way
     std::vector<Accusation> accusations_;
+    Time formed_{};                          // the ring
     Time due_ = Time::max();                 // deadline for ranks that form the ring
     std::optional<Time> stopped_at_;         // this process
     std::optional<Time> cut_off_;            // this part of the job waits for the others

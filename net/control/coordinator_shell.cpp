@@ -85,7 +85,13 @@ asio::awaitable<void> CoordinatorShell::probe(action::Probe wanted) {
 
 asio::awaitable<void> CoordinatorShell::tick() {
     const auto self = shared_from_this();
-    for (; listener_; co_await sleep_for(coordinator_.heartbeat() / 2)) step(event::Tick{});
+    const milliseconds pause = coordinator_.heartbeat() / 2;
+    for (Clock::duration late{}; listener_;) {
+        step(event::Tick{late > pause / kLateness ? late : Clock::duration()});
+        const auto slept = Clock::now();
+        co_await sleep_for(pause);
+        late = Clock::now() - slept - pause;
+    }
 }
 
 bool CoordinatorShell::drained() const {

@@ -31,7 +31,8 @@ struct JoinOptions {
     // A rank is lost when its connection ends, or when it misses three heartbeats and its machine
     // does not answer. The job waits for a stopped or starved rank, and the log names that rank.
     std::chrono::milliseconds heartbeat{1'000};
-    // Rank 0's value. When no byte has moved for this long, every log names the rank to blame.
+    // Rank 0's value. When no byte has moved for this long, the log of the coordinator names the
+    // rank to blame.
     std::chrono::milliseconds stall{30'000};
     // Rank 0's values. bf16_wire: send sums above 16 KB and gathers as bf16. elastic: if a rank is
     // lost, collectives throw RingBroken, and regroup() continues with the remaining ranks.
@@ -52,6 +53,7 @@ struct JoinOptions {
     // For tests: called before each socket operation of the ring, and before each write to shared
     // memory that others see. Gets a number of bytes and returns how many of them may be moved.
     std::function<size_t(size_t)> limit;
+    bool watch_signals = true;  // For tests: whether `stop` of join() may be asked by any thread.
     // For tests: the name of this rank's host instead of the real name; "": the real name.
     std::string host_id;
 };

@@ -31,7 +31,8 @@ Membership::Membership(Log& log, const JoinOptions& options)
       stall_(options.stall),
       patience_(options.join_timeout),
       listener_(io_, log_, options.access) {
-    progress_.since = heard_ = Clock::now();
+    heard();
+    progress_.since = moved_at_ = heard_;
     listener_.on_link = [this](Socket socket, wire::Link link) {
         // More come from ranks that dial again, or from strangers.
         const bool is_wanted = state_ != RankState::kOpen || link.is_alongside(welcome_);
@@ -96,24 +97,52 @@ void Membership::send_heartbeats(std::shared_ptr<Connection> connection) {
 }
 
 void Membership::note_pause() {
-    if (pause_.note(Clock::now())) heard_ = Clock::now();
+    if (pause_.note(Clock::now())) heard();
+}
+
+void Membership::heard() {
+    heard_ = Clock::now();
+    silent_at_ = heard_ + silence();
 }
 
 // Runs also while there is no coordinator.
 asio::awaitable<void> Membership::watch_clock() {
-    for (;; co_await sleep_for(kSilence / 6)) note_pause();
+    for (;; co_await sleep_for(kSilence / 6)) note_pause(), end_on_signal();
+}
+
+// A signal counts at the end of a step. If this rank waits for others too long, it ends without
+// them: in a step for longer than ever before, or while a ring is formed. The lowest rank saves.
+void Membership::end_on_signal() {
+    const auto now = Clock::now();
+    const uint64_t moved = progress_.moved + progress_.done;
+    if (moved != moved_ || progress_.begun == progress_.done) {
+        longest_wait_ = std::max(longest_wait_, now - moved_at_);
+        moved_ = moved, moved_at_ = now;
+    }
+    const int signal = stop_ ? stop_() : 0;
+    if (signal != 0 && !signal_at_) signal_at_ = now;
+    const bool waits =
+        state_ != RankState::kOpen || now - moved_at_ > kSignalPatience + 2 * longest_wait_;
+    if (!signal_at_ || now - *signal_at_ < kSignalPatience || !waits) return;
+    status_.end(cat("stopped by signal ", signal, " while it waited for other ranks"), -1,
+                wire::End::cut_off);
+    news_.cancel();
 }
 
 asio::awaitable<void> Membership::heartbeats(std::shared_ptr<Connection> connection) {
     while (connection->is_open()) {
         if (connection->drained()) connection->send(wire::encode(progress_.heartbeat()));
+        const auto slept = Clock::now();
         co_await sleep_for(heartbeat_);
+        const auto late = Clock::now() - slept - heartbeat_;
+        if (late > heartbeat_ / kLateness) silent_at_ += late;
         if (connection != connection_ || !connection->is_open()) continue;
         const auto now = Clock::now();
         note_pause();
         const auto quiet = std::chrono::duration_cast<milliseconds>(now - heard_);
-        if (welcome_.rules.elastic && quiet > kSilence) {
-            coordinator_lost("no sign of life for 3 s");
+        if (welcome_.rules.elastic && coordinator_is_silent()) {
+            coordinator_lost(
+                fmt::format("no sign of life for {:.1f} s", seconds_between(heard_, now)));
             connection->close();
         } else if (connection->machine_is_silent(3 * heartbeat_)) {
             coordinator_lost("no sign of life, and its machine does not answer");
@@ -138,7 +167,7 @@ void Membership::use(std::shared_ptr<Connection> connection) {
     if (connection != heartbeats_on_) send_heartbeats(connection);
     if (connection_ && connection_ != connection) connection_->close();
     connection_ = std::move(connection);
-    heard_ = Clock::now();
+    heard();
     if (first_ == tcp::endpoint()) first_ = connection_->remote_endpoint();
     spawn(io_.get_executor(), read_messages(connection_));
 }
@@ -146,7 +175,7 @@ void Membership::use(std::shared_ptr<Connection> connection) {
 void Membership::visit(const wire::Welcome& job, const tcp::endpoint& first) {
     is_newcomer_ = true;
     welcome_ = job, first_ = first;
-    heard_ = Clock::now();
+    heard();
 }
 
 void Membership::offer(std::string what) {
@@ -159,7 +188,7 @@ void Membership::leave_ring() {
     newcomer_waits_ = false;
     state_ = RankState::kJoining;
     // A newcomer has prepared its data, and has heard nothing meanwhile.
-    if (welcome_.ring.empty()) heard_ = Clock::now();
+    if (welcome_.ring.empty()) heard();
     in_ring_ = heard_;
     if (open_ && open_->id != welcome_.id) back_to_base();
     incoming_links_.clear();
@@ -170,7 +199,7 @@ void Membership::leave_ring() {
 void Membership::back_to_base() {
     const wire::Welcome ring = std::exchange(welcome_, *open_);
     add_newcomers(welcome_, ring);
-    welcome_.generation = ring.generation, welcome_.id = ring.id;
+    welcome_.generation = ring.generation, welcome_.id = ring.id, welcome_.rules = ring.rules;
     welcome_.rank = rank_of(welcome_, process_);
     welcome_.server = rank_of(welcome_, ring.peers[size_t(ring.server)].process);
 }
@@ -204,7 +233,7 @@ asio::awaitable<void> Membership::read_messages(std::shared_ptr<Connection> conn
         for (Message message;;) {
             co_await connection->read(message);
             if (connection != connection_) co_return;
-            heard_ = Clock::now();
+            heard();
             silence_logged_ = false;
             handle(message);
         }
@@ -255,7 +284,9 @@ void Membership::handle(const Message& message) {
             newcomer_waits_ =
                 state_ != RankState::kJoining && message.header.generation == welcome_.generation;
             break;
-        case Type::notice: log_.notice(wire::decode_text(message.body)); break;
+        case Type::notice:  // once per job
+            if (coordinator_) log_.notice(wire::decode_text(message.body));
+            break;
         case Type::abort:
             handle_abort(wire::decode<wire::Abort>(message.body, message.header.generation));
             break;
@@ -292,7 +323,7 @@ void Membership::handle_leave() {
     if (state_ == RankState::kLeft)
         status_.end("this rank has left the job", -1);
     else if (server_left_ = true; state_ != RankState::kJoining)  // or a later ring gets this cause
-        status_.set_cause(cat(rank_name(welcome_.server, connection_->remote()),
+        status_.set_cause(cat(rank_name(welcome_.peers[size_t(welcome_.server)]),
                               " has left the job, and the coordinator with it"));
 }
 
@@ -352,7 +383,7 @@ wire::Health Membership::state_of_health() const {
 void Membership::coordinator_lost(const std::string& why) {
     if (status_.cause_known()) return;  // it has left in order
     if (welcome_.rules.elastic) return ring_broken(welcome_.generation, why, welcome_.server);
-    status_.end(cat(rank_name(welcome_.server, welcome_.peers[size_t(welcome_.server)].address),
+    status_.end(cat(rank_name(welcome_.peers[size_t(welcome_.server)]),
                     ", which served the coordinator, was lost: ", why),
                 welcome_.server);
 }
@@ -407,7 +438,7 @@ void Membership::link_lost(const std::string& why) noexcept {
 }
 
 void Membership::end_job(int lost, const std::string& why) noexcept {
-    const std::string me = rank_name(welcome_.rank, welcome_.peers[welcome_.rank].address);
+    const std::string me = rank_name(welcome_.peers[size_t(welcome_.rank)]);
     status_.end(cat(me, ": ", why), lost >= 0 ? lost : welcome_.rank);
 }
 

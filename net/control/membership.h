@@ -79,7 +79,8 @@ class Membership {
     void use(std::shared_ptr<Connection> connection);
     void enter(const wire::Welcome& welcome);  // kConnecting
     bool connected() const { return connection_ && connection_->is_open(); }
-    bool coordinator_is_silent() const { return Clock::now() - heard_ > kSilence; }
+    bool coordinator_is_silent() const { return Clock::now() > silent_at_; }
+    std::chrono::milliseconds silence() const { return welcome_.rules.silence(); }
     // A newcomer that asks to be added to a job: `job` as it knows it, this rank after the others.
     // Until it calls offer(), an error of this rank is no failure of the job.
     void visit(const wire::Welcome& job, const tcp::endpoint& first);
@@ -98,10 +99,11 @@ class Membership {
     // Waits for the next message or incoming link; false if none came within `patience`.
     asio::awaitable<bool> wait_for_news(std::chrono::milliseconds patience);
 
-    // From any thread: ends wait_for_news(); Communicator::on_stall.
-    void wake() {
-        asio::post(io_, [this] { news_.cancel(); });
+    // From any thread. From now on a signal ends long waits for other ranks.
+    void watch_signals(std::function<int()> stop) {
+        asio::post(io_, [this, stop] { stop_ = stop; });
     }
+    // From any thread: Communicator::on_stall.
     void on_stall(std::function<void(const std::string&)> then) {
         std::lock_guard lock(stall_mutex_);
         on_stall_ = std::move(then);
@@ -132,6 +134,8 @@ class Membership {
     void note_death(uint64_t process, Clock::time_point in_touch);
     asio::awaitable<void> watch_clock();
     void note_pause();
+    void heard();
+    void end_on_signal();
     void back_to_base();
     void ring_broken(uint32_t generation, const std::string& why, int lost) noexcept;
     std::string offer_message() const;  // the answer to OFFER
@@ -145,6 +149,7 @@ class Membership {
 
     LogQueue log_;
     const std::chrono::milliseconds heartbeat_, stall_, patience_;
+    std::function<int()> stop_;
     const uint64_t process_ = fresh_id();
     JobStatus status_;
     Progress progress_;
@@ -159,6 +164,11 @@ class Membership {
     Pause pause_;
     bool answer_due_ = false, server_left_ = false, silence_logged_ = false;
     Clock::time_point heard_, in_ring_;  // of the coordinator; of that of the last ring
+    Clock::time_point silent_at_;        // the coordinator, if it is not heard before
+    std::optional<Clock::time_point> signal_at_;
+    Clock::time_point moved_at_;      // when a collective has moved its last byte
+    Clock::duration longest_wait_{};  // for a byte
+    uint64_t moved_ = 0;
     std::string joining_ = "no word from the coordinator yet";
     std::string stalled_;   // whom the job waits for, by the coordinator's last message
     bool is_late_ = false;  // the job waits for this rank

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "net/control/roster.h"
 #include "src/base/text.h"
 
 namespace convoy {
@@ -36,9 +35,7 @@ Regroup::Regroup(const wire::Welcome& open, std::string why, Clock::time_point n
 void Regroup::add(const wire::Welcome& ring, Clock::time_point now) {
     for (const wire::Member& peer : ring.peers)
         if (std::ranges::find(ranks_, peer.process, &Rank::process) == ranks_.end())
-            ranks_.push_back({.process = peer.process,
-                              .name = rank_name(int(ranks_.size()), peer.address),
-                              .heard = now});
+            ranks_.push_back({.member = peer, .heard = now, .patience = rules_.silence()});
 }
 
 void Regroup::note_ring(const wire::RingId& ring) {
@@ -53,6 +50,7 @@ void Regroup::maybe_open(const wire::Welcome& ring, Clock::time_point now) {
 }
 
 void Regroup::again(const wire::Welcome& ring, std::string why, Clock::time_point now) {
+    rules_ = ring.rules;
     add(ring, now);
     for (Rank& r : ranks_) {
         if (r.is_back()) r.heard = now;
@@ -92,6 +90,17 @@ void Regroup::gone(int rank, const std::string& why, Clock::time_point now, bool
     r.state = State::gone;
     r.silent = !certain || doubts_ || now - r.heard >= kSilence;
     r.why += cat(r.why.empty() ? "" : ", ", why);
+}
+
+void Regroup::excuse(Clock::duration late) {
+    for (Rank& r : ranks_)
+        if (r.patience > Clock::duration()) r.patience += late;
+}
+
+bool Regroup::is_false_alarm() const {
+    return !planned_ && std::ranges::none_of(ranks_, [](const Rank& r) {
+        return r.state == State::left || (r.state == State::gone && !r.silent);
+    });
 }
 
 void Regroup::doubt(Clock::time_point now) {
@@ -162,19 +171,22 @@ std::vector<int> Regroup::members() const {
 }
 
 std::string Regroup::news() const {
-    std::string lost;
-    for (const Rank& r : ranks_)
-        if (!r.is_back())
-            lost +=
-                cat(lost.empty() ? "" : "; ", r.name,
-                    r.state == State::left ? " left" : " lost: ", r.why,
-                    r.state == State::gone || r.state == State::left || r.why.starts_with("no sign")
-                        ? ""
-                        : cat(r.why.empty() ? "" : ", ",
-                              r.is_stray ? kNotConnected : "no sign of life for 3 s"));
-    for (const std::string& name : newcomers_)
-        lost += cat(lost.empty() ? "" : "; ", name, " joined");
-    if (lost.empty()) lost = why_;
+    std::vector<std::pair<std::string, std::vector<wire::Member>>> fates;  // the same one together
+    for (const Rank& r : ranks_) {
+        if (r.is_back()) continue;
+        std::string fate = r.state == State::left ? " left" : cat(" lost: ", r.why);
+        if (r.state != State::gone && r.state != State::left && !r.why.starts_with("no sign"))
+            fate += cat(r.why.empty() ? "" : ", ",
+                        r.is_stray ? std::string(kNotConnected)
+                                   : cat("no sign of life for ", rules_.silence_ms / 1000, " s"));
+        auto same = std::ranges::find(fates, fate, &decltype(fates)::value_type::first);
+        if (same == fates.end()) same = fates.insert(same, {fate, {}});
+        same->second.push_back(r.member);
+    }
+    std::vector<std::string> parts;
+    for (const auto& [fate, members] : fates) parts.push_back(rank_names(members) + fate);
+    for (const std::string& name : newcomers_) parts.push_back(name + " joined");
+    std::string lost = parts.empty() ? why_ : join_text(parts, "; ");
     const size_t ranks = members().size() + newcomers_.size();
     lost += cat("; ", counted(ranks, "rank"));
     if (steps_ < 0) return lost;  // nothing was trained yet
@@ -183,11 +195,14 @@ std::string Regroup::news() const {
 }
 
 std::string Regroup::waiting_text() const {
-    std::vector<std::string> names;
+    std::vector<wire::Member> silent, strays;
     for (const Rank& r : ranks_)
         if (r.state == State::waited_for)
-            names.push_back(r.seeks && !r.silent ? cat(r.name, ", but ", kNotConnected) : r.name);
-    return cat("waiting for ", names.empty() ? "the ranks that are back" : join_text(names));
+            (r.seeks && !r.silent ? strays : silent).push_back(r.member);
+    std::string names = silent.empty() ? "" : rank_names(silent);
+    if (!strays.empty())
+        names += cat(names.empty() ? "" : ", ", rank_names(strays), ", but ", kNotConnected);
+    return cat("waiting for ", names.empty() ? "the ranks that are back" : names);
 }
 
 }  // namespace convoy

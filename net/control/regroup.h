@@ -3,7 +3,7 @@
 //
 //              JOIN                         the state of a rank until the verdict:
 //   waited for ──────────────────► back     waited for   it may still compute or seek
-//     │   ▲                                 silent       no sign of life for kSilence
+//     │   ▲                                 silent       no sign of life for the silence
 //     │   └── sign of life ── silent ◄──┐   back         it has left the broken ring
 //     │        3 s without one ─────────┘   gone         its process is dead for certain: each of
 //     └── dead, or left in order ───► gone               its addresses refuses connections, or
@@ -11,16 +11,14 @@
 //
 // The verdict comes when no rank is waited for. The job continues if more than half of the last
 // open ring is back, or exactly half with its lowest rank. Ranks that are dead for certain, or have
-// left in order, are not counted. So two parts of a cut network never both continue. The smaller
-// part waits for the other one.
+// left in order, are not counted. So two parts of a cut network never both continue.
 //
 // A ring is open when its coordinator has READY from all its ranks. A rank that sent READY and then
 // lost the coordinator does not know whether the ring was open. Then the job needs two majorities:
 // of that ring and of the open ring before it.
 //
-// A refused connection proves that a process is dead only if the rank gave a sign of life less than
-// kSilence earlier and this process was neither stopped nor cut off. Otherwise the rank may have
-// continued with other ranks and finished.
+// A refused connection proves death only if the rank gave a sign of life less than kSilence earlier
+// and this process was neither stopped nor cut off. Else the rank may have finished with others.
 #pragma once
 
 #include <optional>
@@ -28,7 +26,7 @@
 #include <vector>
 
 #include "net/control/limits.h"
-#include "net/control/wire.h"
+#include "net/control/roster.h"
 #include "src/base/clock.h"
 
 namespace convoy {
@@ -51,8 +49,10 @@ class Regroup {
     void again(const wire::Welcome& ring, std::string why, Clock::time_point now);
 
     void heard(int rank, Clock::time_point now) {
-        ranks_[size_t(rank)].heard = now, ranks_[size_t(rank)].patience = kSilence;
+        ranks_[size_t(rank)].heard = now, ranks_[size_t(rank)].patience = rules_.silence();
     }
+    // This process was late by so much, so the ranks were not silent in that time.
+    void excuse(Clock::duration late);
     // It answers a probe. seeks: it is in no ring. If it does not connect to this coordinator
     // in kStray, and kAskPatience more per rank, it counts as silent.
     void lives(int rank, bool seeks, Clock::time_point now);
@@ -65,6 +65,8 @@ class Regroup {
     void left(int rank) { ranks_[size_t(rank)].state = State::left; }
     // `name` asks to join. It does not count before the next ring.
     void joins(const std::string& name) { newcomers_.push_back(name); }
+    // The ring broke, though nobody left and no rank is dead for certain.
+    bool is_false_alarm() const;
     bool waits_for(int rank) const { return ranks_[size_t(rank)].state == State::waited_for; }
     // Whether the ranks to which a ring of this generation was open have continued without
     // `process`.
@@ -87,11 +89,12 @@ class Regroup {
     enum class State { waited_for, back, gone, left };
     struct Rank {
         bool is_back() const { return state == State::back && !silent; }
-        uint64_t process;
-        std::string name, why = {};
+        uint64_t process() const { return member.process; }
+        wire::Member member;
+        std::string why = {};
         State state = State::waited_for;
         Clock::time_point heard;
-        Clock::duration patience = kSilence;
+        Clock::duration patience;
         Clock::time_point answered = {};              // the last probe
         std::optional<Clock::time_point> seeks = {};  // a coordinator, since when
         bool is_stray = false;                        // for too long

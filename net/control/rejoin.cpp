@@ -24,13 +24,13 @@ class Rejoin {
                 m_.send(wire::encode(m_.join_message(step_, planned_)));
             else
                 co_await find_coordinator();
-            // Rarely, because each silent rank takes kAskPatience, and WELCOME waits for that.
-            auto due = Clock::now() + kAskPatience;
+            // Rarely, because each silent rank takes ask_patience(), and WELCOME waits for that.
+            auto due = Clock::now() + turn_.ask_patience();
             for (; m_.connected() && !is_welcome(); m_.status().throw_if_ended()) {
                 co_await m_.wait_for_news(kAskPatience);
                 if (Clock::now() < due) continue;
                 co_await find_lower_coordinator();
-                due = Clock::now() + kSilence;
+                due = Clock::now() + m_.silence();
             }
             m_.status().throw_if_ended();
         }
@@ -41,7 +41,7 @@ class Rejoin {
 
     // Finds a coordinator. Afterwards the membership has a connection on which JOIN was accepted.
     asio::awaitable<void> find_coordinator() {
-        turn_ = Succession(Clock::now());
+        turn_ = Succession(Clock::now(), m_.silence());
         for (; !turn_.is_over(Clock::now()); co_await sleep_for(kRejoinPause)) {
             const wire::Welcome& last = m_.welcome();
             while (const auto candidate = turn_.next(
@@ -53,7 +53,7 @@ class Rejoin {
         fail(
             "the coordinator was lost, and no rank that this rank could reach served the next one "
             "within ",
-            kNobody.count() / 1000, " s");
+            kNobody * m_.silence() / std::chrono::seconds(1), " s");
     }
 
     // Whether the rank `candidate` serves a coordinator and accepts this rank. believes: this rank
@@ -64,7 +64,7 @@ class Rejoin {
             auto connection = std::make_shared<Connection>(co_await dial_candidate(candidate));
             connection->send(wire::encode(m_.join_message(step_, planned_)));
             Message answer;
-            co_await connection->read(answer, kAskPatience);
+            co_await connection->read(answer, turn_.ask_patience());
             if (answer.header.type == wire::Type::status) {
                 if (is_welcome() || (!believes && m_.has_formed())) co_return false;  // meanwhile
                 m_.use(std::move(connection));
@@ -89,7 +89,7 @@ class Rejoin {
         const auto [host, port] =
             everywhere ? std::pair(std::string("127.0.0.1"), m_.listener().port())
                        : reachable(m_.welcome().peers[size_t(candidate)].address, m_.first());
-        co_return co_await dial(host, port, m_.tls(), kAskPatience);
+        co_return co_await dial(host, port, m_.tls(), turn_.ask_patience());
     }
 
     void gone(int candidate) {
@@ -112,7 +112,7 @@ class Rejoin {
     Membership& m_;
     const int64_t step_;
     const bool planned_;
-    Succession turn_{Clock::now()};
+    Succession turn_{Clock::now(), m_.silence()};
     int serving_ = 0;  // the rank whose coordinator has taken this one
 };
 

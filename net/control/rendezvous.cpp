@@ -62,10 +62,11 @@ class Rendezvous {
                 why = e.what();
             }
             if (Clock::now() + pause >= deadline_) fail_late(cat(why, "; ", advice(why)));
-            if (why != logged)
+            if (why != logged && Clock::now() - begin_ > kTellWait) {
                 membership_.log().info("waiting for the coordinator at ", where(), ": ", why,
                                        "; trying again until ", until);
-            logged = why;
+                logged = why;
+            }
             membership_.set_joining(cat("the coordinator at ", where(), ": ", why));
             co_await sleep_for(pause);
         }
@@ -168,7 +169,8 @@ class Rendezvous {
         const int ranks = int(offer_.peers.size());
         welcome_ = {offer_.job,    offer_.generation, ranks,       ranks + 1,
                     offer_.server, offer_.rules,      offer_.peers};
-        welcome_.peers.push_back({host_id(), advertised(), membership_.process()});
+        const int number = welcome_.peers.back().number + 1;  // probably: another may join now
+        welcome_.peers.push_back({host_id(), advertised(), membership_.process(), number});
     }
 
     // Rank 0 serves the coordinator, and so does the first rank without a number on the machine
@@ -213,11 +215,12 @@ class Rendezvous {
     bool handle(const Message& message) {
         using wire::Type;
         switch (message.header.type) {
-            case Type::status:
-                if (std::string text = wire::decode_text(message.body); text != last_status_)
-                    membership_.log().info(last_status_ = text);
-                membership_.set_joining(last_status_);
+            case Type::status: {
+                const std::string text = wire::decode_text(message.body);
+                if (serves_ && text != last_status_) membership_.log().info(text);  // once per job
+                membership_.set_joining(last_status_ = text);
                 return false;
+            }
             case Type::refuse: {
                 const auto refuse = wire::decode<wire::Refuse>(message.body);
                 if (refuse.again) throw Refused(refuse.why);
@@ -305,6 +308,7 @@ class Rendezvous {
 
     Membership& membership_;
     JoinOptions options_;
+    const Clock::time_point begin_ = Clock::now();
     Clock::time_point deadline_;
     bool serves_ = false, own_port_ = false;
     wire::Offer offer_;  // to a newcomer

@@ -11,6 +11,15 @@ std::string rank_name(int rank, const std::string& address) {
     return rank < 0 ? cat("a rank (", address, ")") : cat("rank ", rank, " (", address, ")");
 }
 
+std::string rank_names(const std::vector<wire::Member>& members) {
+    std::vector<std::string> names;
+    std::vector<int> numbers;
+    for (const wire::Member& member : members)
+        names.push_back(rank_name(member)), numbers.push_back(member.number);
+    std::ranges::sort(numbers);
+    return names.size() <= kMostNames ? join_text(names) : cat("ranks ", ranges_text(numbers));
+}
+
 const Roster::Member* Roster::who_says_world() const {
     for (const Member& m : members_)
         if (m.join.rank == 0 && m.join.world > 0) return &m;
@@ -86,7 +95,7 @@ std::string Roster::status() const {
     std::vector<int> missing;
     for (int r = 0; r < world; ++r)
         if (!here[r]) missing.push_back(r);
-    return cat(text, ", missing rank ", join_text(missing));
+    return cat(text, ", missing rank ", ranges_text(missing));
 }
 
 Roster::Assignment Roster::assign_ranks() const {
@@ -122,7 +131,8 @@ Roster::Assignment Roster::assign_ranks() const {
     w.rules = at[0]->join.rules;
     for (int rank = 0; rank < world; ++rank) {
         assignment.ids.push_back(at[rank]->id);
-        w.peers.push_back({at[rank]->join.host, at[rank]->join.address, at[rank]->join.process});
+        const wire::Join& join = at[rank]->join;
+        w.peers.push_back({join.host, join.address, join.process, rank});
     }
     std::vector<int> by_rank(w.peers.size());
     std::iota(by_rank.begin(), by_rank.end(), 0);

@@ -10,6 +10,11 @@ namespace convoy {
 
 // "rank 2 (10.0.0.7:29401)", or "a rank (10.0.0.7:29401)" before it has a number.
 std::string rank_name(int rank, const std::string& address);
+inline std::string rank_name(const wire::Member& member) {
+    return rank_name(member.number, member.address);
+}
+// "rank 2 (10.0.0.7:29401), rank 5 (…)", or "ranks 2, 5-9" if they are many.
+std::string rank_names(const std::vector<wire::Member>& members);
 
 // Ranks in ring order: in the order of `order` (all ranks), but ranks of one host stay together.
 std::vector<int> ring_order(const std::vector<wire::Member>& peers, const std::vector<int>& order);

@@ -10,10 +10,10 @@ using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-StallWatch::StallWatch(std::vector<std::string> addresses, milliseconds patience,
+StallWatch::StallWatch(const std::vector<wire::Member>& ranks, milliseconds patience,
                        Clock::time_point now)
     : patience_(patience), next_(patience) {
-    for (std::string& address : addresses) ranks_.push_back({std::move(address), {}, now, now});
+    for (const wire::Member& member : ranks) ranks_.push_back({member, {}, now, now});
 }
 
 void StallWatch::heard(int rank, const wire::Heartbeat& beat, Clock::time_point now) {
@@ -49,8 +49,12 @@ std::string StallWatch::stall(Clock::time_point now) const {
     for (const Rank& r : ranks_) step = std::max(step, r.beat.step);
     std::string text = cat("step ", step, ": ");
     std::string names;
-    for (const int rank : waited_for(now))
+    std::vector<wire::Member> late;
+    for (const int rank : waited_for(now)) {
         names += (names.empty() ? "" : "; for ") + describe(rank, now);
+        late.push_back(ranks_[size_t(rank)].member);
+    }
+    if (late.size() > kMostNames) names = rank_names(late);
     if (names.empty())
         return cat(text, "all ranks are in the same collective and no byte has moved for ",
                    duration_cast<seconds>(waited).count(), " s: check the network between them");
@@ -81,7 +85,7 @@ std::vector<int> StallWatch::waited_for(Clock::time_point now) const {
 std::string StallWatch::describe(int rank, Clock::time_point now) const {
     const Rank& r = ranks_[rank];
     const auto quiet = duration_cast<milliseconds>(now - r.heard);
-    std::string text = rank_name(rank, r.address);
+    std::string text = rank_name(r.member);
     if (quiet > kQuiet)
         return cat(text, ", ", last_seen(rank, now), ": its machine answers, its process does not");
     if (!r.beat.phase.empty())

@@ -14,7 +14,7 @@ namespace convoy {
 class StallWatch {
  public:
     StallWatch() = default;
-    StallWatch(std::vector<std::string> addresses, std::chrono::milliseconds patience,
+    StallWatch(const std::vector<wire::Member>& ranks, std::chrono::milliseconds patience,
                Clock::time_point now);
 
     void heard(int rank, const wire::Heartbeat& beat, Clock::time_point now);
@@ -33,7 +33,7 @@ class StallWatch {
 
  private:
     struct Rank {
-        std::string address;
+        wire::Member member;
         wire::Heartbeat beat;
         Clock::time_point heard, moved;
     };

@@ -7,10 +7,11 @@
 //
 //   waited for ── refused ────────────────► gone
 //     │  └─────── "not the coordinator" ──► it finds out itself, and is given longer
-//     └────────── nothing for kSilence ───► passed over
+//     └────────── nothing for the silence ► passed over
 //
 // A rank serves a coordinator when its own turn comes. A rank may be silent to one rank and answer
-// another, so two may serve. Waiting ranks ask lower ranks every kSilence; all go to the lowest.
+// another, so two may serve. Waiting ranks ask lower ranks after each silence; all go to the
+// lowest.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +24,10 @@ namespace convoy {
 
 class Succession {
  public:
-    explicit Succession(Clock::time_point now) : begin_(now) {}
+    explicit Succession(Clock::time_point now, std::chrono::milliseconds silence = kSilence)
+        : begin_(now), silence_(silence) {}
+    // A rank that is asked must answer in this time.
+    std::chrono::milliseconds ask_patience() const { return silence_ / 3; }
 
     struct Last {           // of the last ring
         int world, server;  // server: the rank that served it
@@ -35,7 +39,7 @@ class Succession {
         if (at_ == kBegin) {
             at_ = kServer;
             // If the first heir was silent too, perhaps this rank itself was cut off.
-            if (!last.silent || now - begin_ >= kSilence + kAskPatience) return last.server;
+            if (!last.silent || now - begin_ >= silence_ + ask_patience()) return last.server;
         }
         const bool waits = at_ == kServer ? !last.silent && !is_gone(last.server)
                                           : !is_gone(at_) && now - begin_ < patience_with(at_);
@@ -50,7 +54,7 @@ class Succession {
     void gone(int candidate) { gone_.insert(candidate); }
     void answers(int candidate) { answered_.insert(candidate); }
     bool is_gone(int candidate) const { return gone_.contains(candidate); }
-    bool is_over(Clock::time_point now) const { return now - begin_ >= kNobody; }
+    bool is_over(Clock::time_point now) const { return now - begin_ >= kNobody * silence_; }
 
  private:
     static constexpr int kBegin = -3, kServer = -2;
@@ -59,11 +63,12 @@ class Succession {
     // long as this rank for each silent rank below it. If this rank passed over it too soon, both
     // would serve a coordinator.
     std::chrono::milliseconds patience_with(int rank) const {
-        if (!answered_.contains(rank)) return kSilence;
-        return std::min(kSilence + 3 * (rank + 1) * kAskPatience, kNobody - kSilence);
+        if (!answered_.contains(rank)) return silence_;
+        return std::min(silence_ + 3 * (rank + 1) * ask_patience(), (kNobody - 1) * silence_);
     }
 
     Clock::time_point begin_;
+    std::chrono::milliseconds silence_;
     std::set<int> gone_, answered_;
     int at_ = kBegin;  // in the round: who was asked last
 };

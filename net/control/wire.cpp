@@ -57,10 +57,10 @@ class Writer {
         put(uint32_t(text.size()));  // every text here is far below 4 GB
         bytes_ += text;
     }
-    void put(const Member& member) { (*this)(member.host, member.address, member.process); }
+    void put(const Member& m) { (*this)(m.host, m.address, m.process, m.number); }
     void put(const RingId& ring) { (*this)(ring.id, ring.generation, ring.members); }
     void put(const Rules& r) {
-        (*this)(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.shm);
+        (*this)(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.shm, r.silence_ms);
     }
     void put(End end) { put(uint8_t(end)); }
     template <class List>
@@ -109,9 +109,12 @@ class Reader {
         if (type_ != Type::offer) text = printable(text);
         if (is_read) text = cut_text(text, kMostText);
     }
-    void get(Member& member) { (*this)(member.host, member.address, member.process); }
+    void get(Member& m) { (*this)(m.host, m.address, m.process, m.number); }
     void get(RingId& ring) { (*this)(ring.id, ring.generation, ring.members); }
-    void get(Rules& r) { (*this)(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.shm); }
+    void get(Rules& r) {
+        (*this)(r.bf16, r.elastic, r.alone, r.min_world, r.stall_ms, r.shm, r.silence_ms);
+        r.silence_ms = std::clamp(r.silence_ms, Rules().silence_ms, uint32_t(kMostSilence.count()));
+    }
     void get(End& end) {
         end = End(take(1)[0]);
         if (end > End::cut_off) fail("a ", name(type_), " message ends nothing that there is");

@@ -11,54 +11,48 @@
 //   16     8    length of the body in bytes
 //
 // Bodies are built of: u8 u16 u32 u64 i32 i64; text = u32 length + bytes (UTF-8, no zero at the
-// end); list = u32 count + items.
+// end); list = u32 count + items. R: a rank, C: the coordinator.
 //
-//   JOIN        rank → coordinator   i32 wanted rank (-1: any), i32 world (0: not given), u32
-//                                    heartbeat in ms, rules, text host id, text address
-//                                    ("10.0.0.5:29400"), u64 process, u64 job (0: a new one). The
-//                                    next six are of a rank
-//                                    whose ring broke; the header has the generation of that ring:
-//                                    i64 steps done, text why it broke ("": all ranks agreed to
-//                                    end it after a step), u8 the sender asks to be added to the
-//                                    job, u64 id and u32 generation of the last ring that was open
-//                                    to it (0: none), list of the rings for which it was READY
-//                                    since (u64 id, u32 generation, list of u64 processes)
-//                                    rules (rank 0's count): u8 sums travel as bf16, u8 the job
-//                                    continues without lost ranks, u8 also without a majority,
-//                                    u32 fewest ranks, u32 stall in ms, u8 ranks of a host
-//                                    share memory
-//   STATUS      coordinator → rank   text: who is here, who is missing
-//   REFUSE      coordinator → rank   u8 worth trying again, text why, u8 no job has begun there
-//   WELCOME     coordinator → rank   u64 job, i32 rank, i32 world, i32 rank that serves the
-//                                    coordinator, rules, list of peers (text host id, text
-//                                    address, u64 process), list of i32 ring order, text
-//                                    why the previous ring ended ("": this is the first), u64 that
-//                                    tells this ring from all others
-//   LINK        rank ↔ rank          u64 job, i32 from, i32 to; the acceptor answers the same. Bit
-//                                    31 of the generation: for the ring of a group; bit 30: for
-//                                    MESSAGEs; both only after the ring of all ranks is open
-//   READY       rank → coordinator   no body: all links of this rank are open
-//   GENERATION  coordinator → rank   no body: all links are open; the header has the generation
-//   HEARTBEAT   both ways            i64 step, u64 collectives begun, u64 done, u64 bytes moved,
-//                                    u32 ms in this phase, text phase; from the coordinator: zeros,
-//                                    but `done` 1 to a rank that the job waits for, text whom the
-//                                    job waits for ("" unless it stalls)
-//   NOTICE      coordinator → rank   text for the log of every rank
-//   ABORT       both ways            i32 rank that was lost, or not reached while a ring is formed
-//                                    (-1: none), u8 what ends (End; from a rank `membership`: it
-//                                    fails and leaves, the others go on), text why
-//   OFFER       anybody → rank   no body: may I take part in the job?
-//               answer               u64 job, i32 rank that serves the coordinator, rules, list of
-//                                    peers, text what a newcomer must know; or REFUSE
-//   NEWCOMER    coordinator → rank   no body: one waits; the header has the generation
-//   LEAVE       both ways            no body: the sender has finished and will hang up
-//   HEALTH      anybody → rank   no body: how are you?
-//               answer               u8 healthy, u64 process, text rank, world, step and phase, or
-//                                    what is wrong, u8 seeks a coordinator; the header has the
-//                                    generation of the last ring that was open to it (0: none)
-//   MESSAGE     rank → rank          bytes; the number in the header is a channel
-//   (net/ring/messenger.h) SUM, BROADCAST, GATHER, BARRIER, TIMING
-//               rank → rank          data of a collective (net/ring/ring.h)
+//   JOIN        R → C    i32 wanted rank (-1: any), i32 world (0: not given), u32 heartbeat in ms,
+//                        rules, text host id, text address ("10.0.0.5:29400"), u64 process, u64 job
+//                        (0: a new one). The next six are of a rank whose ring broke; the header
+//                        has the generation of that ring: i64 steps done, text why it broke ("":
+//                        all ranks agreed to end it after a step), u8 the sender asks to be added
+//                        to the job, u64 id and u32 generation of the last ring that was open to it
+//                        (0: none), list of the rings for which it was READY since (u64 id, u32
+//                        generation, list of u64 processes); rules (rank 0's count): u8 sums travel
+//                        as bf16, u8 the job continues without lost ranks, u8 also without a
+//                        majority, u32 fewest ranks, u32 stall in ms, u8 ranks of a host share
+//                        memory, u32 silence in ms after which a rank counts as lost
+//   STATUS      C → R    text: who is here, who is missing
+//   REFUSE      C → R    u8 worth trying again, text why, u8 no job has begun there
+//   WELCOME     C → R    u64 job, i32 rank, i32 world, i32 rank that serves the coordinator, rules,
+//                        list of peers (text host id, text address, u64 process, i32 number in
+//                        logs), list of i32 ring order, text why the previous ring ended ("": this
+//                        is the first), u64 that tells this ring from all others
+//   LINK        R ↔ R    u64 job, i32 from, i32 to; the acceptor answers the same. Bit 31 of the
+//                        generation: for the ring of a group; bit 30: for MESSAGEs; both only after
+//                        the ring of all ranks is open
+//   READY       R → C    no body: all links of this rank are open
+//   GENERATION  C → R    no body: all links are open; the header has the generation
+//   HEARTBEAT   R ↔ C    i64 step, u64 collectives begun, u64 done, u64 bytes moved, u32 ms in this
+//                        phase, text phase; from the coordinator: zeros, but `done` 1 to a rank
+//                        that the job waits for, text whom the job waits for ("" unless it stalls)
+//   NOTICE      C → R    text for the log of the job
+//   ABORT       R ↔ C    i32 rank that was lost, or not reached while a ring is formed (-1: none),
+//                        u8 what ends (End; from a rank `membership`: it fails and leaves, the
+//                        others go on), text why
+//   OFFER       any → R  no body: may I take part in the job?
+//               answer   u64 job, i32 rank that serves the coordinator, rules, list of peers, text
+//                        what a newcomer must know; or REFUSE
+//   NEWCOMER    C → R    no body: one waits; the header has the generation
+//   LEAVE       R ↔ C    no body: the sender has finished and will hang up
+//   HEALTH      any → R  no body: how are you?
+//               answer   u8 healthy, u64 process, text rank, world, step and phase, or what is
+//                        wrong, u8 seeks a coordinator; the header has the generation of the last
+//                        ring that was open to it (0: none)
+//   MESSAGE     R → R    bytes; the number in the header is a channel (net/ring/messenger.h)
+//   SUM, BROADCAST, GATHER, BARRIER, TIMING   R → R   data of a collective (net/ring/ring.h)
 //
 // Nothing that arrives is trusted. Lengths are compared with a limit before memory is allocated,
 // counts with the remaining bytes. Every error says what was wrong. No rank can forge log lines of
@@ -77,7 +71,7 @@
 namespace convoy::wire {
 
 constexpr uint32_t kMagic = 0x59564e43;  // "CNVY" as bytes in memory order
-constexpr uint16_t kVersion = 13;
+constexpr uint16_t kVersion = 14;
 constexpr size_t kHeaderBytes = 24;
 
 enum class Type : uint16_t {
@@ -135,6 +129,8 @@ struct Rules {
     bool bf16 = false, elastic = false, alone = false;
     uint32_t min_world = 1, stall_ms = 30'000;
     bool shm = false;
+    uint32_t silence_ms = uint32_t(kSilence.count());
+    milliseconds silence() const { return milliseconds(silence_ms); }
 };
 
 // One struct a message. fields() lists what its body holds, in the order of the table above.
@@ -173,6 +169,7 @@ struct Refuse {
 struct Member {
     std::string host, address;
     uint64_t process = 0;
+    int number = -1;  // its rank in its first ring, by which people know it
 };
 struct Welcome {
     static constexpr Type kType = Type::welcome;

@@ -21,7 +21,7 @@ namespace {
 std::vector<Peer> peers_of(const wire::Welcome& welcome) {
     std::vector<Peer> peers;
     for (const wire::Member& peer : welcome.peers)
-        peers.push_back({int(peers.size()), peer.host, peer.address});
+        peers.push_back({int(peers.size()), peer.host, peer.address, peer.number});
     return peers;
 }
 
@@ -109,12 +109,12 @@ class RingCommunicator final : public RingCollectives<Communicator> {
     RingCommunicator(std::unique_ptr<Membership> membership, Connected connected,
                      std::function<int()> stop, std::function<size_t(size_t)> limit)
         : membership_(std::move(membership)),
-          stop_(std::move(stop)),
           limit_(std::move(limit)),
           ring_(connected.welcome.ring.empty() ? nullptr : make_ring(connected)),
           me_(std::move(connected.welcome)),
           thread_([this] { work(); }) {
         membership_->status().on_end([this] { shut_ring(); });
+        membership_->watch_signals(std::move(stop));
         share_memory();
     }
 
@@ -137,7 +137,6 @@ class RingCommunicator final : public RingCollectives<Communicator> {
     Ranks regroup(int64_t step, bool planned) override {
         auto next = asio::co_spawn(membership_->io(), next_ring(*membership_, step, planned),
                                    asio::use_future);
-        wait_for_ring(next);
         Connected connected = next.get();
         {
             std::lock_guard lock(ring_mutex_);
@@ -150,9 +149,7 @@ class RingCommunicator final : public RingCollectives<Communicator> {
                     cat("ring ", connected.welcome.generation, ": ", connected.welcome.why)};
         for (const wire::Member& peer : connected.welcome.peers)
             ranks.before.push_back(rank_of(me_, peer.process));
-        const wire::Welcome last = std::exchange(me_, std::move(connected.welcome));
-        if (!last.ring.empty() && last.rank != me_.rank)  // not a newcomer, and ranks have left
-            ranks.why += cat("; rank ", last.rank, " is rank ", me_.rank, " now");
+        me_ = std::move(connected.welcome);
         share_memory();
         return ranks;
     }
@@ -281,19 +278,6 @@ class RingCommunicator final : public RingCollectives<Communicator> {
         return std::make_unique<Ring>(w.rank, w.ring, std::move(connected.links), w.generation,
                                       w.rules.bf16, record_);
     }
-    // Holds a signal back for 6 s while a ring forms. Later it ends the wait, as the other ranks
-    // may be out of reach.
-    void wait_for_ring(const std::future<Connected>& next) {
-        next.wait_for(2 * kSilence);
-        while (next.wait_for(std::chrono::milliseconds(5)) != std::future_status::ready) {
-            const int signal = stop_ ? stop_() : 0;
-            if (signal == 0) continue;
-            membership_->status().end(
-                cat("stopped by signal ", signal, " while it waited for other ranks"), -1,
-                wire::End::cut_off);
-            membership_->wake();
-        }
-    }
     // Only if a host has several ranks. The next collective reports an error of this call.
     void share_memory() {
         if (!me_.rules.shm || hosts_of(me_.ring, me_.peers).size() == me_.ring.size()) return;
@@ -311,7 +295,6 @@ class RingCommunicator final : public RingCollectives<Communicator> {
     }
 
     std::unique_ptr<Membership> membership_;
-    const std::function<int()> stop_;
     std::mutex ring_mutex_;  // another ring takes the place of one that broke
     const std::function<size_t(size_t)> limit_;
     RingRecord record_{membership_->progress().moved};
@@ -349,8 +332,9 @@ Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop)
     Connected result = future.get();
 
     Job job{nullptr, peers_of(result.welcome), std::move(result.what)};
-    job.communicator = std::make_unique<RingCommunicator>(std::move(membership), std::move(result),
-                                                          stop, options.limit);
+    job.communicator =
+        std::make_unique<RingCommunicator>(std::move(membership), std::move(result),
+                                           options.watch_signals ? stop : nullptr, options.limit);
     return job;
 }
 

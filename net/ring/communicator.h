@@ -51,6 +51,7 @@ struct Peer {
     int rank = 0;
     std::string host;     // host id: the same for two ranks of one machine or container
     std::string address;  // "10.0.0.5:29400" as its peers dial it
+    int number = 0;       // its rank in its first ring, by which logs call it
 };
 
 // Ranks and their numbers after regroup().
@@ -169,7 +170,8 @@ struct Job {
 // coordinator on a thread of this process. Blocks until all ranks
 // have joined and the ring is open; retries with back-off and fresh DNS until join_timeout, and
 // logs who is missing. `log` must outlive the communicator, which logs silent ranks and stalls.
-// `stop` is polled while waiting, here and in regroup(): the signal that ends the wait by an Error.
+// `stop` is asked while this rank waits, here and later, by another thread: the signal that ends
+// the wait by an Error.
 Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop = {});
 
 // Small texts and lists between the ranks. Collective; both block until all ranks have called.

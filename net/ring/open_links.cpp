@@ -43,7 +43,7 @@ class LinkOpener {
     asio::awaitable<void> tell(const std::string& why) {
         membership_.send(
             wire::encode(wire::Abort{unreached_, why, wire::End::ring, welcome_.generation}));
-        deadline_ = Clock::now() + kVerdict;
+        deadline_ = Clock::now() + kVerdict * welcome_.rules.silence();
         while (!is_open() && Clock::now() < deadline_) co_await wait_for_news();
     }
 
@@ -74,7 +74,7 @@ class LinkOpener {
         membership_.status().throw_if_ended();
         unreached_ = rank;
         fail("it cannot reach ", name(rank), " at ", host, ":", port, ": ", why,
-             "; is a firewall in the way, or --port or --advertise of rank ", rank, " wrong?");
+             "; is a firewall in the way, or --port or --advertise of ", name(rank), " wrong?");
     }
 
     asio::awaitable<void> shake_hands(const wire::Link& mine, Socket& socket) {
@@ -132,7 +132,7 @@ class LinkOpener {
         for (int rank : peers_)
             if (!has_link(rank)) unreached_ = rank;
         fail(names.empty() ? "the other ranks did not open their links" : names + " did not dial",
-             " within ", kAllLinks.count() / 1000, " s of the start");
+             " within ", kAllLinks * welcome_.rules.silence_ms / 1000, " s of the start");
     }
 
     // The names of the ranks that have not dialled yet.
@@ -164,12 +164,10 @@ class LinkOpener {
             membership_.log().notice(
                 "traffic to ", name(rank), " leaves by ", used, ", not by ", usual,
                 " like traffic to the coordinator; choose another address with ",
-                "--advertise of rank ", rank);
+                "--advertise of that rank");
     }
 
-    std::string name(int rank) const {
-        return rank_name(rank, welcome_.peers[size_t(rank)].address);
-    }
+    std::string name(int rank) const { return rank_name(welcome_.peers[size_t(rank)]); }
 
     Membership& membership_;
     const wire::Welcome& welcome_;
@@ -177,7 +175,7 @@ class LinkOpener {
     const uint32_t generation_;
     std::vector<Link> links_;
     int unreached_ = -1;  // the rank for which it ends
-    Clock::time_point deadline_ = Clock::now() + kAllLinks;
+    Clock::time_point deadline_ = Clock::now() + kAllLinks * welcome_.rules.silence();
 };
 
 // The higher rank of a pair dials the lower one; links that arrive before WELCOME wait in the

@@ -21,6 +21,7 @@
 #include "net/ring/ring.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "net/ring/reduce.h"
@@ -35,11 +36,14 @@ static constexpr size_t kStage = 256 << 10;  // bytes: two of them and the data 
 class Ring::Flow {
  public:
     // `bytes`: of the whole collective; all ranks must agree. `bf16`: floats that travel as bf16.
-    Flow(Ring& ring, wire::Type type, size_t bytes, int sent, int received, int sums, bool bf16)
+    // `to` and `from`: places in the ring.
+    Flow(Ring& ring, wire::Type type, size_t bytes, int sent, int received, int sums, bool bf16,
+         int to, int from)
         : ring_(ring),
-          right_(ring.link(ring.position_ + 1)),
-          left_(ring.link(ring.position_ - 1)),
-          header_{type, ring.generation_, ++ring.number_, bytes},
+          right_(ring.link(to)),
+          left_(ring.link(from)),
+          from_(from),
+          header_{type, ring.generation_, ring.number_, bytes},
           sent_(sent),
           received_(received),
           sums_(sums),
@@ -144,7 +148,7 @@ class Ring::Flow {
         if (!has_header()) {
             n = left_.receive_some(header_in_.subspan(header_received_));
             header_received_ += n;
-            if (has_header()) ring_.check(header_, header_bytes_, ring_.position_ - 1);
+            if (has_header()) ring_.check(header_, header_bytes_, from_);
             return n > 0;
         }
         const std::span<std::byte> piece = ring_.pieces_[size_t(in_.piece)].subspan(in_.at);
@@ -183,6 +187,7 @@ class Ring::Flow {
 
     Ring& ring_;
     Link &right_, &left_;
+    const int from_;
     const wire::Header header_;
     const int sent_, received_, sums_;
     const bool bf16_;
@@ -218,7 +223,50 @@ void Ring::shut() noexcept {
 void Ring::sum(std::span<float> data) {
     const bool small = data.size_bytes() <= kSmallSum;
     if (hosts_.size() == 1 || (!small && !hosts_.empty())) return sum_by_host(data);
-    small ? recursive_doubling(wire::Type::sum, data) : sum_around(data);
+    small ? recursive_doubling(wire::Type::sum, std::as_writable_bytes(data)) : sum_large(data);
+}
+
+void Ring::run(wire::Type type, size_t bytes, int sent, int received, int sums, bool bf16) {
+    ++number_;
+    Flow(*this, type, bytes, sent, received, sums, bf16, position_ + 1, position_ - 1).run();
+}
+
+void Ring::sum_large(std::span<float> data) {
+    const int whole = int(std::bit_floor(unsigned(world()))), extra = world() > whole;
+    const int saved =
+        2 * (world() - 1) - 2 * (std::bit_width(unsigned(whole)) - 1 + extra);  // hops
+    const bool halves = has_all_links_ && 2 * data.size_bytes() <= size_t(saved) * kHopBytes;
+    halves ? halve_and_double(data, whole) : sum_around(data);
+}
+
+// Recursive halving, then doubling (Rabenseifner 2004). With the partner at distance whole/2 a rank
+// exchanges halves of the data and adds the one that it keeps, then quarters with the partner at
+// whole/4, … until it holds the complete sum of its own part. The parts come back the same way, so
+// all ranks hold the same bits. Ranks beyond the largest power of two are as in ring_small.cpp.
+void Ring::halve_and_double(std::span<float> data, int whole) {
+    ++number_;
+    const auto exchange = [&](int other, std::span<float> out, std::span<float> in, bool adds) {
+        pieces_ = {std::as_writable_bytes(out), std::as_writable_bytes(in)};
+        Flow(*this, wire::Type::sum, data.size_bytes(), !out.empty(), !in.empty(), adds, bf16_,
+             other, other)
+            .run();
+    };
+    if (position_ >= whole) {
+        exchange(position_ - whole, data, {}, true);
+        return exchange(position_ - whole, {}, data, false);
+    }
+    const bool has_extra = position_ + whole < world();
+    if (has_extra) exchange(position_ + whole, {}, data, true);
+    std::vector<std::array<std::span<float>, 2>> halves;  // mine, theirs
+    for (int bit = whole / 2; bit > 0; bit /= 2) {
+        const std::span<float> all = halves.empty() ? data : halves.back()[0];
+        halves.push_back({all.first(all.size() / 2), all.subspan(all.size() / 2)});
+        if (position_ & bit) std::swap(halves.back()[0], halves.back()[1]);
+        exchange(position_ ^ bit, halves.back()[1], halves.back()[0], true);
+    }
+    for (int bit = 1; bit < whole; bit *= 2, halves.pop_back())
+        exchange(position_ ^ bit, halves.back()[0], halves.back()[1], false);
+    if (has_extra) exchange(position_ + whole, data, {}, false);
 }
 
 void Ring::sum_around(std::span<float> data) {
@@ -230,25 +278,26 @@ void Ring::sum_around(std::span<float> data) {
         const size_t last = data.size() * (chunk + 1) / size_t(world());
         pieces_.push_back(std::as_writable_bytes(data.subspan(first, last - first)));
     }
-    Flow(*this, wire::Type::sum, data.size_bytes(), laps, laps, world() - 1, bf16_).run();
+    run(wire::Type::sum, data.size_bytes(), laps, laps, world() - 1, bf16_);
 }
 
 void Ring::gather(std::span<const std::span<std::byte>> blocks, bool floats) {
-    pieces_.clear();
     size_t bytes = 0;
-    for (int piece = 0; piece < world(); ++piece) {
+    for (const auto& block : blocks) bytes += block.size();
+    floats = floats && bf16_;
+    if (bytes <= kSmallSum && !floats) return gather_small(blocks, bytes);
+    pieces_.clear();
+    for (int piece = 0; piece < world(); ++piece)
         pieces_.push_back(blocks[size_t(at(position_ - piece))]);
-        bytes += pieces_.back().size();
-    }
     const int others = world() - 1;
-    Flow(*this, wire::Type::gather, bytes, others, others, 0, floats && bf16_).run();
+    run(wire::Type::gather, bytes, others, others, 0, floats);
 }
 
 void Ring::broadcast(std::span<std::byte> data, int root) {
     const bool is_root = at(position_) == root, last = at(position_ + 1) == root;
     pieces_ = {is_root ? data : data.first(0), is_root ? data.first(0) : data};
     const int sent = last ? 0 : is_root ? 1 : 2;
-    Flow(*this, wire::Type::broadcast, data.size(), sent, is_root ? 0 : 1, 0, false).run();
+    run(wire::Type::broadcast, data.size(), sent, is_root ? 0 : 1, 0, false);
 }
 
 std::span<const std::byte> Ring::stage_header(const wire::Header& header) {

@@ -48,8 +48,12 @@ SharedNews Ring::share_memory(const std::vector<wire::Member>& peers,
             std::ranges::find_if(host, [&](int rank) { return errors[size_t(rank)] != 0; });
         const bool share = failed == host.end();
         hosts_.insert(hosts_.end(), host.begin(), share ? host.begin() + 1 : host.end());
+        has_all_links_ &= share || host.size() == 1;
         if (host.size() == 1) continue;
-        news.push_back(cat("ranks ", join_text(host), " of one host ",
+        std::vector<int> numbers;
+        for (const int rank : host) numbers.push_back(peers[size_t(rank)].number);
+        std::ranges::sort(numbers);
+        news.push_back(cat("ranks ", ranges_text(numbers), " of one host ",
                            share ? "sum in shared memory" : "do not share memory: rank "));
         if (!share) {
             const bool made = *failed != host.front();
@@ -61,8 +65,7 @@ SharedNews Ring::share_memory(const std::vector<wire::Member>& peers,
         all &= share;
         if (!share || host != mine) continue;
         std::vector<SharingRank> ranks;
-        for (const int rank : host)
-            ranks.push_back({rank, rank_name(rank, peers[size_t(rank)].address)});
+        for (const int rank : host) ranks.push_back({rank, rank_name(peers[size_t(rank)])});
         host_ = std::make_unique<SharedSum>(std::move(memory),
                                             size_t(std::ranges::find(host, me) - host.begin()),
                                             std::move(ranks), shut_, record_.moved);
@@ -73,7 +76,7 @@ SharedNews Ring::share_memory(const std::vector<wire::Member>& peers,
                     throw LinkLost(cat("the connection to ", link.peer(), " was closed"));
         };
     }
-    if (hosts_.size() == ring_.size()) hosts_.clear();
+    if (hosts_.size() == ring_.size()) hosts_.clear(), has_all_links_ = true;
     const auto place = std::ranges::find(hosts_, me);
     host_position_ = place == hosts_.end() ? -1 : int(place - hosts_.begin());
     return {join_text(news, "; "), all};
@@ -92,7 +95,7 @@ void Ring::sum_by_host(std::span<float> data) {
     if (const Span shared = span(); host_) host_->sum(number, data, alone);
     if (!alone && host_position_ >= 0) {
         std::swap(ring_, hosts_), std::swap(position_, host_position_);
-        sum_around(data);
+        sum_large(data);
         std::swap(ring_, hosts_), std::swap(position_, host_position_);
     }
     number_ = number;

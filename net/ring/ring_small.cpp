@@ -1,5 +1,5 @@
-// ring_small.cpp — collectives of few bytes. Each rank exchanges all bytes with log2(world) others,
-// because for few bytes the steps cost more than the bytes.
+// ring_small.cpp — collectives for which the steps cost more than the bytes: each rank exchanges
+// data with log2(world) others. README.md compares the ways to sum.
 #include <algorithm>
 #include <bit>
 
@@ -30,35 +30,56 @@ void Ring::barrier() { recursive_doubling(wire::Type::barrier, {}); }
 
 // log2(world) exchanges of all data, with the partner at distance 1, 2, 4, … Both partners add the
 // same two numbers, so both hold the same bits. Ranks beyond the largest power of two first give
-// their data to a partner, and get the result at the end.
-void Ring::recursive_doubling(wire::Type type, std::span<float> data) {
+// their data to a partner, and get the result at the end. In a gather each byte is zero on all
+// ranks except one, so the bits are united instead.
+void Ring::recursive_doubling(wire::Type type, std::span<std::byte> data) {
     ++number_;
-    if (host_) host_->enter(number_, type, data.size_bytes());
-    const Span span(record_.sent_track, type == wire::Type::barrier ? kTraceBarrier : kTraceSum,
-                    number_, double(data.size_bytes()));
-    float theirs[kSmallSum / sizeof(float)];
-    const std::span<float> arrived = std::span(theirs).first(data.size());
+    if (host_) host_->enter(number_, type, data.size());
+    const Span span(record_.sent_track,
+                    type == wire::Type::barrier  ? kTraceBarrier
+                    : type == wire::Type::gather ? kTraceGather
+                                                 : kTraceSum,
+                    number_, double(data.size()));
+    alignas(float) std::byte theirs[kSmallSum];
+    const std::span<std::byte> arrived = std::span(theirs).first(data.size());
+    const auto receive = [&](int position) {
+        receive_small(type, position, arrived);
+        if (type == wire::Type::gather)
+            for_blocks(data.data(), theirs, data.size(), [](std::byte& a, std::byte b) { a |= b; });
+        else
+            add(reinterpret_cast<float*>(data.data()), reinterpret_cast<const float*>(theirs),
+                data.size() / sizeof(float));
+    };
     const int whole = int(std::bit_floor(unsigned(world())));
     if (position_ >= whole) {
         send_small(type, position_ - whole, data);
         return receive_small(type, position_ - whole, data);
     }
-    if (position_ + whole < world()) {
-        receive_small(type, position_ + whole, arrived);
-        add(data.data(), theirs, data.size());
-    }
+    if (position_ + whole < world()) receive(position_ + whole);
     for (int bit = 1; bit < whole; bit *= 2) {
         send_small(type, position_ ^ bit, data);
-        receive_small(type, position_ ^ bit, arrived);
-        add(data.data(), theirs, data.size());
+        receive(position_ ^ bit);
     }
     if (position_ + whole < world()) send_small(type, position_ + whole, data);
 }
 
-void Ring::send_small(wire::Type type, int position, std::span<const float> data) {
-    stage_header({type, generation_, number_, data.size_bytes()});
-    std::ranges::copy(std::as_bytes(data), outbox_.begin() + wire::kHeaderBytes);
-    const std::span message = std::span(outbox_).first(wire::kHeaderBytes + data.size_bytes());
+void Ring::gather_small(std::span<const std::span<std::byte>> blocks, size_t bytes) {
+    std::vector<std::byte> all(bytes);
+    for (const bool first : {true, false}) {
+        auto place = all.begin();
+        for (int rank = 0; rank < world(); place += ptrdiff_t(blocks[size_t(rank++)].size()))
+            if (const auto& block = blocks[size_t(rank)]; !first)
+                std::copy_n(place, block.size(), block.begin());
+            else if (rank == at(position_))
+                std::ranges::copy(block, place);
+        if (first) recursive_doubling(wire::Type::gather, all);
+    }
+}
+
+void Ring::send_small(wire::Type type, int position, std::span<const std::byte> data) {
+    stage_header({type, generation_, number_, data.size()});
+    std::ranges::copy(data, outbox_.begin() + wire::kHeaderBytes);
+    const std::span message = std::span(outbox_).first(wire::kHeaderBytes + data.size());
     const auto begin = Clock::now();
     link(position).send_all(message);
     if (Track* const track = record_.sent_track)
@@ -66,17 +87,16 @@ void Ring::send_small(wire::Type type, int position, std::span<const float> data
     record_.sent += message.size();
 }
 
-void Ring::receive_small(wire::Type type, int position, std::span<float> data) {
-    const std::span message = std::span(inbox_).first(wire::kHeaderBytes + data.size_bytes());
+void Ring::receive_small(wire::Type type, int position, std::span<std::byte> data) {
+    const std::span message = std::span(inbox_).first(wire::kHeaderBytes + data.size());
     // The header first: a neighbour in a shorter sum will never send the rest of this one.
     const size_t got = link(position).receive_at_least(wire::kHeaderBytes, message);
     const auto begin = Clock::now();
-    check({type, generation_, number_, data.size_bytes()}, message.first<wire::kHeaderBytes>(),
-          position);
+    check({type, generation_, number_, data.size()}, message.first<wire::kHeaderBytes>(), position);
     link(position).receive_all(message.subspan(got));
     if (Track* const track = record_.received_track)
         track->add(kTraceReceive, begin, Clock::now(), at(position), double(message.size()));
-    std::ranges::copy(message.subspan(wire::kHeaderBytes), std::as_writable_bytes(data).begin());
+    std::ranges::copy(message.subspan(wire::kHeaderBytes), data.begin());
     record_.moved += message.size();
 }
 

@@ -31,6 +31,16 @@ std::string some_of(std::vector<std::string> names, size_t most) {
     return join_text(names) + (all > most ? cat(" and ", all - most, " more") : "");
 }
 
+std::string ranges_text(const std::vector<int>& numbers) {
+    std::string text;
+    for (size_t i = 0, last; i < numbers.size(); i = last + 1) {
+        for (last = i; last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1;) ++last;
+        text += cat(text.empty() ? "" : ", ", numbers[i]);
+        if (last > i) text += cat("-", numbers[last]);
+    }
+    return text;
+}
+
 std::string too_many_bad(uint64_t bad, uint64_t all, double max_bad, std::string_view images) {
     const double few = max_bad > 0 ? double(std::min<uint64_t>(5, all / 4)) : 0;
     if (double(bad) <= std::max(few, max_bad * double(all))) return "";

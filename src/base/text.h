@@ -19,6 +19,8 @@ std::string join_text(const Range& parts, std::string_view separator = ", ") {
     return text;
 }
 
+// "7, 12-13": numbers in ascending order, neighbours as a range.
+std::string ranges_text(const std::vector<int>& numbers);
 // "a, b, c and 2 more": the first `most` names.
 std::string some_of(std::vector<std::string> names, size_t most = 8);
 

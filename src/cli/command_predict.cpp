@@ -1,5 +1,6 @@
 // command_predict.cpp — predict: the most likely classes of images.
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
@@ -21,6 +22,10 @@ using nlohmann::json;
 
 static void print_prediction(const std::string& name, std::span<const float> probabilities,
                              const std::vector<std::string>& classes, bool as_json) {
+    if (std::ranges::any_of(probabilities, [](float p) { return !std::isfinite(p); }))
+        fail(name,
+             ": the network's output is NaN or infinite: its weights are damaged, or training "
+             "diverged; take an earlier checkpoint");
     std::vector<size_t> order(classes.size());
     std::iota(order.begin(), order.end(), size_t(0));
     std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return probabilities[i]; });

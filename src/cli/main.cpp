@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <system_error>
 
@@ -156,12 +157,17 @@ int main(int argc, char** argv) {
         const auto* failure = dynamic_cast<const std::system_error*>(&error);
         if (failure && failure->code() == std::errc::broken_pipe && std::ferror(stdout))
             return 128 + SIGPIPE;
+        const auto* file = dynamic_cast<const std::filesystem::filesystem_error*>(&error);
+        const bool loops = file && file->code() == std::errc::too_many_symbolic_link_levels;
         const bool no_thread =
             failure && failure->code() == std::errc::resource_unavailable_try_again;
-        Log(stderr).error(cat(log.prefix(), in_red("error:", stderr), " "),
-                          no_thread ? "no more threads can be created (ulimit -u, ulimit -v): give "
-                                      "smaller --threads and --decode-threads"
-                                    : error.what());
+        Log(stderr).error(
+            cat(log.prefix(), in_red("error:", stderr), " "),
+            no_thread ? std::string("no more threads can be created (ulimit -u, ulimit -v): give "
+                                    "smaller --threads and --decode-threads")
+            : loops   ? cat("'", file->path1().string(),
+                            "' is a link that leads back to itself: remove it")
+                      : error.what());
         return caught ? 128 + caught : 1;
     }
 }

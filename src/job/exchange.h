@@ -37,16 +37,19 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Offer, settings, model, data, bucket, speed)
 std::string offer_text(const Offer& offer);
 Offer parse_offer(const std::string& text);  // throws Error
 
+// JSON with a checksum, and the value in such a text of rank `rank`. Throws Error if it is damaged.
+std::string sealed(const std::string& text);
+nlohmann::json unsealed(const std::string& text, int rank);
 // Returns rank 0's value. Collective, as gather_json(): blocks until all have called.
 inline nlohmann::json broadcast_json(Communicator& communicator, const nlohmann::json& mine) {
-    return nlohmann::json::parse(broadcast_text(communicator, mine.dump()));
+    return unsealed(broadcast_text(communicator, sealed(mine.dump())), 0);
 }
 // Returns every rank's value, by rank.
 inline std::vector<nlohmann::json> gather_json(Communicator& communicator,
                                                const nlohmann::json& mine) {
     std::vector<nlohmann::json> all;
-    for (const std::string& text : gather_lists(communicator, mine.dump()))
-        all.push_back(nlohmann::json::parse(text));
+    for (const std::string& text : gather_lists(communicator, sealed(mine.dump())))
+        all.push_back(unsealed(text, int(all.size())));
     return all;
 }
 

@@ -69,7 +69,7 @@ JobSession::JobSession(const CommandLine& command_line, Log& its_log, Stop its_s
       config(line.config),
       job_(join_job(line, log, stop, adjust)) {
     if (!job_.what.empty()) offer_ = parse_offer(job_.what);
-    if (world() > 1) log.set_prefix(cat("[rank ", rank(), "] "));
+    if (world() > 1) log.set_prefix(cat("[rank ", number(rank()), "] "));
     if (rank() != 0) log.set_draws(false);  // ranks may share a terminal
 }
 
@@ -96,7 +96,7 @@ Ranks JobSession::regroup(int64_t step, bool planned) {
     Ranks ranks = communicator().regroup(step, planned);
     job_.peers = ranks.peers;
     lost_rank0_ |= ranks.before.front() != 0;
-    log.set_prefix(cat("[rank ", rank(), "] "));
+    log.set_prefix(cat("[rank ", number(rank()), "] "));
     return ranks;
 }
 

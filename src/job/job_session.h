@@ -38,6 +38,7 @@ class JobSession {
     int rank() const { return communicator().rank(); }
     int world() const { return communicator().world(); }
     const std::vector<Peer>& peers() const { return job_.peers; }  // by rank; empty when alone
+    int number(int rank) const { return job_.peers.empty() ? 0 : peers()[size_t(rank)].number; }
 
     const CommandLine& line;
     Log& log;

@@ -151,7 +151,7 @@ void regroup_before_start(JobSession& job) {
     for (;;) try {
             const Ranks ranks = job.regroup(-1, false);
             (void)gather_json(job.communicator(), nullptr);  // see tell()
-            if (job.world() < world)
+            if (job.world() < world && job.rank() == 0)
                 job.log.notice(ranks.why,
                                "; nothing was trained yet, so they set up the job again");
             return;
@@ -181,7 +181,10 @@ bool Recovery::go_on() {
     take_over();
     const double seconds = seconds_since(begin);
     engine_.track->add(kTraceNewRing, begin, Clock::now(), setup_.world());
-    log_.notice(ranks.why, fmt::format(", {:.2f} s", seconds));
+    const std::string news = cat(ranks.why, fmt::format(", {:.2f} s", seconds));
+    // Once per job, and on the newcomers.
+    const bool tells = setup_.rank() == 0 || ranks.before[size_t(setup_.rank())] < 0;
+    tells ? log_.notice(news) : log_.detail(news);
     folder_.log.event("regroup", {{"step", progress_.at.step},
                                   {"ranks", setup_.world()},
                                   {"why", ranks.why},
@@ -349,9 +352,11 @@ void Recovery::compare_weights() {
 
 void Recovery::tell_unequal(const Difference& found, int root, int64_t step) {
     drift_ = engine_.may_drift;
+    std::vector<int> numbers;
+    for (const int rank : found.ranks) numbers.push_back(setup_.job.number(rank));
     log_.notice(
-        "after step ", step, " rank ", join_text(found.ranks, " and "),
-        " held other weights than rank ", root, "; all ranks have the weights of rank ", root,
+        "after step ", step, numbers.size() > 1 ? " ranks " : " rank ", ranges_text(numbers),
+        " held other weights than rank ", setup_.job.number(root), "; all ranks have its weights",
         " now. The first tensor that differed was ", found.tensor, ". ",
         drift_ ? "Processors that add in another order differ by roundings; CONVOY_FACTORS=off "
                  "keeps all equal"

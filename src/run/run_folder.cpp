@@ -176,12 +176,18 @@ bool RunFolder::save_after_failure(const std::exception& failure) {
         return false;
     try {
         const bool is_done = progress_.is_done;
-        const bool asks = !is_cut_off && !(is_left && is_done && !path_.empty());
+        const bool by_signal = is_cut_off && setup_.job.stop();  // on all ranks, probably
+        const bool asks = by_signal || (!is_cut_off && !(is_left && is_done && !path_.empty()));
         const int end = is_left ? setup_.world() : setup_.rank();
-        for (int rank = is_left ? 0 : 1; asks && rank < end; ++rank)
+        const auto begin = Clock::now();
+        for (int rank = is_left || by_signal ? 0 : 1; asks && rank < end; ++rank) {
             if (rank != setup_.rank() && answers(setup_.job, rank)) return is_left;
+            if (by_signal && seconds_since(begin) > 2) break;  // better twice than never
+        }
         if (path_.empty()) open();
         const std::vector<std::string> names = list_checkpoints(path_);
+        if (by_signal && !names.empty() && names.front() == fmt::format("step-{:08}", at.step))
+            return true;  // a lower rank has saved, and ended
         if ((is_left || is_cut_off) && !names.empty() &&
             names.front() > fmt::format("step-{:08}", at.step))  // others went on, and save there
             move();

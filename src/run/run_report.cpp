@@ -232,9 +232,16 @@ void RunReport::print_ranks() const {
     log_.info("  network    ", engine_.sync().traffic());
     log_.info("rank  share  address                host");
     const std::vector<double>& shares = setup_.shares.weights;
-    for (const Peer& peer : setup_.job.peers())
-        log_.info(fmt::format("{:>4}  {:>5g}  {:<21}  {}", peer.rank, shares[size_t(peer.rank)],
-                              peer.address, peer.host));
+    const std::vector<Peer>& peers = setup_.job.peers();
+    for (size_t first = 0, next = 0; first < peers.size(); first = next) {
+        // Of many ranks, those of one host that have the same share are one row.
+        for (++next; peers.size() > 8 && next < peers.size() && shares[next] == shares[first] &&
+                     peers[next].host == peers[first].host;)
+            ++next;
+        const std::string last = next - first > 1 ? cat("-", peers[next - 1].number) : "";
+        log_.info(fmt::format("{:>4}  {:>5g}  {:<21}  {}", cat(peers[first].number, last),
+                              shares[first], peers[first].address, peers[first].host));
+    }
     if (!setup_.link_text.empty()) log_.info(setup_.link_text);
     if (const std::string cuts = split_groups(); !cuts.empty()) log_.info(cuts);
 }
