@@ -58,8 +58,9 @@ ModelOptions model_options(const Config& config, int classes) {
     return {config.model, classes, config.size, uint64_t(config.seed), config.freeze};
 }
 
-Preprocess training_preprocess(const Config& config, InputSize size) {
-    Preprocess how(size);
+Preprocess training_preprocess(const Config& config, InputSize size,
+                               const InputStatistics& statistics) {
+    Preprocess how(size, statistics);
     how.augment = config.augment;
     how.seed = uint64_t(config.seed);
     how.changes = {config.flip,         config.translate, parse_jitter(config.jitter),

@@ -70,7 +70,8 @@ std::map<std::string, std::string> public_settings(const Config& config);
 ModelOptions model_options(const Config& config, int classes);
 
 // How images are prepared for training at `size`. Throws Error if options contradict each other.
-Preprocess training_preprocess(const Config& config, InputSize size);
+Preprocess training_preprocess(const Config& config, InputSize size,
+                               const InputStatistics& statistics = {});
 
 // --batch and --decode-threads for rank `rank`, given the shares of all ranks. With --sync
 // pipeline, the pipelines share a batch equally, and only their first stages read images.

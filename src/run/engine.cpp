@@ -132,10 +132,11 @@ void Engine::open_images() {
 
 std::unique_ptr<Loader> Engine::make_loader(SourcePtr source, const LoaderOptions& options,
                                             int slots) {
-    return std::make_unique<Loader>(std::move(source),
-                                    training_preprocess(setup_.config, model->input()), options,
-                                    options.pixels ? lend_slots(*backend, *model, slots)
-                                                   : std::vector<float*>(size_t(slots), nullptr));
+    return std::make_unique<Loader>(
+        std::move(source), training_preprocess(setup_.config, model->input(), model->statistics()),
+        options,
+        options.pixels ? lend_slots(*backend, *model, slots)
+                       : std::vector<float*>(size_t(slots), nullptr));
 }
 
 // Tracks with room for the steps that are always kept, or that --trace asks for.

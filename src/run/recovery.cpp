@@ -69,9 +69,10 @@ void Recovery::whiten() {
     const auto first =
         std::ranges::find(params, Init::kWhiten, [](const Param* p) { return p->init.kind; });
     if (first == params.end()) return;
-    const std::vector<float> filters =
-        whitening_filters(*setup_.data.train, training_preprocess(config_, engine_.model->input()),
-                          (*first)->shape.H, (*first)->shape.W);
+    const std::vector<float> filters = whitening_filters(
+        *setup_.data.train,
+        training_preprocess(config_, engine_.model->input(), engine_.model->statistics()),
+        (*first)->shape.H, (*first)->shape.W);
     engine_.backend->upload((*first)->value.data, filters.data(), filters.size() * sizeof(float));
 }
 
