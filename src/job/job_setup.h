@@ -33,6 +33,7 @@ struct JobSetup {
     DataSet data = {};
     // --shards mine: images that each rank holds; else empty.
     std::vector<int64_t> train_parts = {}, val_parts = {};
+    std::vector<int64_t> class_images = {};     // for training, of each class, on all ranks
     std::vector<size_t> cuts = {};              // --sync pipeline: the first layer of each stage
     std::string stages_text = {};               // a description of the stages, for people
     std::string link_text = {};                 // on rank 0, a line about the slowest link
