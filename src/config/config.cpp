@@ -70,7 +70,7 @@ static const Option kOptions[] = {
     {"init", "Model", &C::init, "FILE", kTrain, kCommon,
      "file of weights to start from, .safetensors or .pth"},
     {"freeze", "Model", &C::freeze, "N|PREFIX", kFits | kPlan, kJob,
-     "layers that keep their weights: the first N, or names with PREFIX"},
+     "layers kept as they are: the first N, names with PREFIX, batchnorm"},
     {"freeze-epochs", "Model", &C::freeze_epochs, "E", kFit, kJob,
      "passes in which the last layer trains alone, before all layers do", from(0, 1e6)},
 

@@ -104,7 +104,8 @@ struct Line {
         const std::string expected =
             cat("a number from ", low, " to 1, or three of them (0.485,0.456,0.406)");
         if (!take_if(what))
-            error("expected '", what, "': 'input' has both 'mean' and 'std', or neither");
+            error(done() ? "the end" : shown(words[at]), " is not expected after '", words[at - 1],
+                  "'; 'input' has both 'mean' and 'std', or neither");
         const std::string& word = take(what, expected);
         const Words each = split(word, ',');
         for (size_t c = 0; c < 3; ++c) {
