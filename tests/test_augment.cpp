@@ -158,8 +158,8 @@ TEST_CASE("validation rows are torchvision's: resized to ·256/224, centre, norm
             CHECK(hash_of_pixels(pixels) == want.hash);
         }
     }
-    CHECK(Preprocess({14, 7, 1}).mean[0] == 0.449f);
-    CHECK(Preprocess({14, 7, 1}).std[0] == 0.226f);
+    CHECK(Preprocess({14, 7, 1}).mean[0] == doctest::Approx(0.449));
+    CHECK(Preprocess({14, 7, 1}).std[0] == doctest::Approx(0.226));
 }
 
 TEST_CASE("a training row of a rectangle: the crop of a square input, scaled to height x width") {

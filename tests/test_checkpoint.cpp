@@ -22,7 +22,7 @@ struct Fixture {
     Model model;
     Optimizer optimizer;
     TempDir folder;
-    ModelCard card{"net", kText, 8, {"a", "b", "c"}, {0.1f, 0.2f, 0.3f}, {1, 2, 3}};
+    ModelCard card{"net", kText, 8, {"a", "b", "c"}, {{0.1f, 0.2f, 0.3f}, {1, 2, 3}}};
 
     static constexpr const char* kText =
         "input 8\nconv2d c out 4 size 3\nflatten\nlinear fc out classes\n";
@@ -71,7 +71,8 @@ TEST_CASE_FIXTURE(Fixture, "checkpoint: what is saved comes back") {
     const ModelCard again = card_from_metadata(back.model.metadata, "file");
     CHECK(again.classes == card.classes);
     CHECK(again.model_text == card.model_text);
-    CHECK(again.std[2] == 3);
+    CHECK(again.statistics == card.statistics);
+    CHECK(again.preprocess().bias(1) == doctest::Approx(-0.1));
     CHECK(again.preprocess().augment == Augment::none);
     card.whole = true;
     const auto whole = card_to_metadata(card);

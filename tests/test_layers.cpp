@@ -224,6 +224,17 @@ TEST_CASE("below the first trained layer nothing runs backward") {
     CHECK(net.grad("r.e.weight") != std::vector<float>(36, 0));
 }
 
+TEST_CASE("--freeze batchnorm freezes the layers of this kind, which keep their statistics") {
+    const char* text =
+        "input 4\nconv2d a out 3 size 3\nbatchnorm b\nconv2d c out 3 size 1\nbatchnorm "
+        "batchnormal\n"
+        "avgpool 1\nlinear fc out classes\n";
+    Net net(text, 2, {.freeze = "batchnorm,c"});
+    for (const Param* p : net.model.params().all())
+        CHECK(p->frozen == !(p->name.starts_with("a.") || p->name.starts_with("fc.")));
+    CHECK_NOTHROW(Net("input 4\nflatten\nlinear fc out classes\n", 2, {.freeze = "batchnorm"}));
+}
+
 TEST_CASE(
     "of branches only those with something to train run backward, if nothing below needs dx") {
     const char* text =

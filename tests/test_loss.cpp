@@ -1,3 +1,4 @@
+#include "src/train/class_bias.h"
 #include "tests/check_ops.h"
 #include "tests/golden_policy.h"
 
@@ -103,6 +104,29 @@ TEST_CASE("softmax_cross_entropy with mixed labels: formula, ranks, finite diffe
         CHECK(sums.data()[1] == alone[1]);
         CHECK(sums.data()[2] == alone[2]);
     }
+}
+
+TEST_CASE("--balance adds the logarithm of each class's part of the images to the logits") {
+    const auto backend = make_backend("cpu");
+    float x[] = {1, 2, 3, 0, 0, 0}, dx[6], sums[BatchSums::kFloats] = {};
+    const Tensor logits(x, {2, 1, 1, 3});
+    const ClassBias bias({30, 10, 0}, true, 2, *backend), none({30, 10, 0}, false, 2, *backend);
+    CHECK(none.added(logits, 0, *backend).data == logits.data);
+    const std::vector<int32_t> labels = {1, 2};
+    backend->softmax_cross_entropy(bias.added(logits, 0, *backend), labels, 0, {dx, 2, 1, 1, 3},
+                                   sums);
+    // p[c] = n[c]·exp(x[c]) / Σ n·exp(x), a class without images counting as one with one.
+    const double n[] = {30, 10, 1};
+    for (int i = 0; i < 2; ++i) {
+        double sum = 0;
+        for (int c = 0; c < 3; ++c) sum += n[c] * std::exp(double(x[3 * i + c]));
+        for (int c = 0; c < 3; ++c)
+            CHECK(dx[3 * i + c] == doctest::Approx(n[c] * std::exp(double(x[3 * i + c])) / sum -
+                                                   (c == labels[size_t(i)])));
+    }
+    CHECK(x[0] == 1);
+    const Tensor second = bias.added(logits.images(1, 2), 1, *backend);
+    CHECK(second.floats()[1] == doctest::Approx(std::log(0.25)));
 }
 
 TEST_CASE("softmax_cross_entropy survives logits of any size") {

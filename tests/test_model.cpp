@@ -62,6 +62,30 @@ TEST_CASE("the built-in networks have torchvision's number of parameters at 1000
         CHECK(flops / 1e9 == doctest::Approx(gflop).epsilon(0.001));
         CHECK(model_input_size(model_text(name)).H == 224);
     }
+    // The sums of the published files' tensors.
+    for (auto [name, params, side] : {std::tuple{"efficientnet_lite0", 4'652'008u, 224},
+                                      {"efficientnet_lite1", 5'416'680u, 240},
+                                      {"efficientnet_lite2", 6'092'072u, 260}}) {
+        CAPTURE(name);
+        const Bare model(name, 1000);
+        CHECK(model.params.trained_elems() == params);
+        CHECK(model_input_size(model_text(name)).H == side);
+        const ModelText text = parse_model(model_text(name), name);
+        CHECK(text.statistics.mean[1] == doctest::Approx(127 / 255.));
+        CHECK(text.statistics.std[2] == doctest::Approx(128 / 255.));
+    }
+    Bare lite("efficientnet_lite0", 1000);
+    for (const auto& [name, shape] : {std::pair{"_conv_stem.weight", Shape{32, 3, 3, 3}},
+                                      {"_blocks.0._depthwise_conv.weight", {32, 3, 3, 1}},
+                                      {"_blocks.1._expand_conv.weight", {96, 1, 1, 16}},
+                                      {"_blocks.8._bn1.running_var", {1, 1, 1, 480}},
+                                      {"_blocks.15._project_conv.weight", {320, 1, 1, 1152}},
+                                      {"_bn1.bias", {1, 1, 1, 1280}},
+                                      {"_fc.weight", {1000, 1, 1, 1280}}}) {
+        CAPTURE(name);
+        REQUIRE(lite.params.find(name));
+        CHECK(lite.params.find(name)->shape == shape);
+    }
     // He et al. count 0.27 million with shortcuts of option A; option B adds two of 1x1.
     CHECK(Bare("resnet20", 10).params.trained_elems() == 269'722 + 16 * 32 + 64 + 32 * 64 + 128);
 }

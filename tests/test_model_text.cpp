@@ -49,6 +49,18 @@ TEST_CASE("the input is a height, or height x width, or with channels, and back 
     }
 }
 
+TEST_CASE("the input's mean and deviation are ImageNet's, or the text's, of all channels or each") {
+    const auto statistics = [](const char* words) {
+        return parse_model(cat("input 8", words, "\nrelu\n"), "m").statistics;
+    };
+    CHECK(statistics("") == InputStatistics());
+    CHECK(statistics(" mean 0.5 std 0.25") == InputStatistics{{0.5, 0.5, 0.5}, {0.25, 0.25, 0.25}});
+    const InputStatistics each = statistics(" mean 0,0.5,1 std 0.25,0.5,0.75");
+    CHECK(each == InputStatistics{{0, 0.5, 1}, {0.25, 0.5, 0.75}});
+    CHECK(each.of_channels(3) == each);
+    CHECK(each.of_channels(1) == InputStatistics{{0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}});
+}
+
 TEST_CASE("an error in a model names the line, the word, and what was expected") {
     const std::string conv = "input 8\nconv2d c ", net = "input 8\n";
     const std::string fc = "avgpool 1\nlinear fc out classes\n";
@@ -67,6 +79,12 @@ TEST_CASE("an error in a model names the line, the word, and what was expected")
         {"input 8x8x2", {"'input'", "'8x8x2'"}},
         {"input 8x8x3x3", {"'input'", "'8x8x3x3'"}},
         {"input 8 8", {"line 1", "'8'", "'input'"}},
+        {"input 8 mean 0.5", {"line 1", "'0.5'", "'std'"}},
+        {"input 8 std 0.5 mean 0.5", {"line 1", "'std'", "'mean'"}},
+        {"input 8 mean 1.5 std 1", {"line 1", "'mean'", "'1.5'"}},
+        {"input 8 mean 0.5 std 0", {"line 1", "'std'", "'0'"}},
+        {"input 8 mean 0,0 std 1", {"line 1", "'mean'", "'0,0'"}},
+        {"input 8 mean 0,0,x std 1", {"line 1", "'mean'", "'0,0,x'"}},
         {net + "input 8", {"line 2", "'input'"}},
         {net + "conv c out 3", {"line 2", "'conv'"}},
         {net + "convd c out 3", {"did you mean conv2d"}},

@@ -128,7 +128,7 @@ struct Exported {
     explicit Exported(const std::string& text, const std::string& name, int classes)
         : backend(make_backend("cpu")),
           model(text, {.name = name, .classes = classes, .seed = 5}, *backend),
-          card{name, text, model.input(), names(classes)} {
+          card{name, text, model.input(), names(classes), model.statistics()} {
         for (Param* param : model.params().all()) {
             std::vector<float> values = random_floats(param->shape.elems(), 3);
             if (param->dims > 1) continue;

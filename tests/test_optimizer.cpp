@@ -136,7 +136,7 @@ TEST_CASE("optimizer: decays weights but not vectors, leaves frozen rows, update
     }
 }
 
-TEST_CASE("optimizer: --lr-decay-layers divides the rate from layer to layer, the last has all") {
+TEST_CASE("optimizer: --lr-decay-layers divides the first layer's rate, evenly by depth up to the last") {
     const auto backend = make_backend("cpu", {1});
     Params params;
     for (size_t layer : {0, 2, 5})
@@ -145,7 +145,7 @@ TEST_CASE("optimizer: --lr-decay-layers divides the rate from layer to layer, th
     for (const char* which : {"sgd", "adamw"}) {
         Config config;
         set_option(config, "optimizer", which);
-        config.lr_decay_layers = 2;
+        config.lr_decay_layers = 4;
         Optimizer optimizer(config, params, *backend);
         for (Param* p : params.all())
             for (int i = 0; i < 3; ++i) p->grad.floats()[i] = 4, p->value.floats()[i] = 0;

@@ -86,6 +86,36 @@ TEST_CASE("report: two ranks count what one would, and keep the worst mistakes o
         });
 }
 
+TEST_CASE("report: recalls and macro F1 of unequal classes, on one rank and on two") {
+    // 4 images of class 0, 3 right; 1 of class 1, guessed as 0. Class 2 has none.
+    const std::vector<float> zero = {1, 0, 0}, one = {0, 1, 0};
+    const auto logits = [&](std::initializer_list<const std::vector<float>*> rows) {
+        std::vector<float> all;
+        for (const auto* row : rows) all.insert(all.end(), row->begin(), row->end());
+        return all;
+    };
+    const std::vector<std::string> names = {"cat", "dog", "owl"};
+    run_ranks(
+        2, [](JoinOptions&) {},
+        [&](Job& job) {
+            Communicator& communicator = *job.communicator;
+            Quality quality(3);
+            if (communicator.rank() == 0)
+                add(quality, {0, 0, 1}, logits({&zero, &one, &zero}));
+            else
+                add(quality, {0, 0}, logits({&zero, &zero}));
+            const auto all = quality.classes_of_all(communicator);
+            // F1 of class 0: 2·3/(4 + 4), of class 1: 0.
+            CHECK(class_fields(all)["macro_f1"] == doctest::Approx(0.375));
+            CHECK(class_fields(all)["recall"] == nlohmann::json{0.75, 0.0, 0.0});
+            const std::string text = class_text(all, names);
+            CHECK(text.find("dog 0.0 %") < text.find("cat 75.0 %"));
+            CHECK(text.find("owl") == text.npos);
+        });
+    CHECK(class_text({{3, 3, 3}, {1, 1, 1}}, names).empty());  // three to one is no more than that
+    CHECK(class_fields({{3, 3, 3}, {1, 1, 1}}).empty());
+}
+
 TEST_CASE("report: logits that are not finite are no crash") {
     Quality quality(3);
     add(quality, {0, 1, 2}, {NAN, 0, 0, INFINITY, 0, 0, -INFINITY, -INFINITY, -INFINITY});

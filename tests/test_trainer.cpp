@@ -167,7 +167,7 @@ struct Outcome {
 // A rank that goes on from a checkpoint of `from`.
 std::unique_ptr<Rank> resumed(Rank& from) {
     TempDir folder;
-    const ModelCard card{"net", kNet, 16, {"circle", "square", "triangle"}, {0, 0, 0}, {1, 1, 1}};
+    const ModelCard card{"net", kNet, 16, {"circle", "square", "triangle"}, {{0, 0, 0}, {1, 1, 1}}};
     Log log(std::tmpfile());
     save_checkpoint(folder.path(), {from.at, -1, from.optimizer->steps_done, 5, {}}, card,
                     from.model, *from.optimizer, *from.backend, false, 3, log);

@@ -1,7 +1,6 @@
 // augment.h — pixels → one normalised input row: crop, resize, flip, normalise.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -38,17 +37,14 @@ struct Changes {
     bool mix() const { return mixup > 0 || cutmix > 0; }
 };
 
-struct Preprocess {
+struct Preprocess : InputStatistics {
     InputSize size;
     Augment augment = Augment::crop;
     Changes changes = {};
     uint64_t seed = 0;
-    // ImageNet's values; for grey images, their means over the three channels.
-    std::array<float, 3> mean = {0.485f, 0.456f, 0.406f}, std = {0.229f, 0.224f, 0.225f};
 
-    explicit Preprocess(InputSize input = 64) : size(input) {
-        if (size.C == 1) mean.fill(0.449f), std.fill(0.226f);
-    }
+    explicit Preprocess(InputSize input = 64, const InputStatistics& statistics = {})
+        : InputStatistics(statistics.of_channels(input.C)), size(input) {}
 
     // A pixel from 0 to 255 becomes pixel · scale(c) + bias(c): over 255, minus mean, over std.
     float scale(int c) const { return 1 / (255 * std[size_t(c)]); }

@@ -20,6 +20,13 @@ std::optional<InputSize> parse_input_size(std::string_view text) {
     return size;
 }
 
+InputStatistics InputStatistics::of_channels(int C) const {
+    InputStatistics all = *this;
+    for (auto* values : {&all.mean, &all.std})
+        if (C == 1) values->fill(((*values)[0] + (*values)[1] + (*values)[2]) / 3);
+    return all;
+}
+
 std::string input_size_text(InputSize size) {
     if (size.C) return cat(size.H, "x", size.W, "x", size.C);
     return size.H == size.W ? cat(size.H) : cat(size.H, "x", size.W);

@@ -1,6 +1,7 @@
-// input_size.h — height, width and channels of the images that a network reads.
+// input_size.h — the images that a network reads: height, width, channels, and their normalisation.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -22,6 +23,15 @@ struct InputSize {
     bool operator==(const InputSize&) const = default;
     // Replaces C by `channels` if it is not given.
     InputSize or_channels(int channels) const { return {H, W, C ? C : channels}; }
+};
+
+// Mean and deviation of each channel, of pixels from 0 to 1: a network reads (pixel − mean) / std.
+struct InputStatistics {
+    std::array<float, 3> mean = {0.485f, 0.456f, 0.406f},
+                         std = {0.229f, 0.224f, 0.225f};  // ImageNet
+
+    bool operator==(const InputStatistics&) const = default;
+    InputStatistics of_channels(int C) const;  // of grey images: the means over the three channels
 };
 
 // "224" (square), "80x64" (height x width) or "28x28x1" (with channels; else C is 0); or empty.

@@ -83,8 +83,8 @@ std::map<std::string, std::string> card_to_metadata(const ModelCard& card) {
             {"size", input_size_text(card.size)},
             {"view", card.whole ? "whole" : "centre"},
             {"classes", json(card.classes).dump()},
-            {"mean", json(card.mean).dump()},
-            {"std", json(card.std).dump()}};
+            {"mean", json(card.statistics.mean).dump()},
+            {"std", json(card.statistics.std).dump()}};
 }
 
 ModelCard card_from_metadata(const std::map<std::string, std::string>& metadata,
@@ -97,8 +97,8 @@ ModelCard card_from_metadata(const std::map<std::string, std::string>& metadata,
         card.classes = json::parse(metadata.at("classes")).get<std::vector<std::string>>();
         if (card.classes.empty()) fail("no classes");
         card.whole = metadata.contains("view") && metadata.at("view") == "whole";
-        json::parse(metadata.at("mean")).get_to(card.mean);
-        json::parse(metadata.at("std")).get_to(card.std);
+        json::parse(metadata.at("mean")).get_to(card.statistics.mean);
+        json::parse(metadata.at("std")).get_to(card.statistics.std);
         return card;
     } catch (const std::exception&) {
         fail(path,

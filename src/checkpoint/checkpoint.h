@@ -13,7 +13,6 @@
 // README.md says what happens on file systems without links, fsync or renaming of folders.
 #pragma once
 
-#include <array>
 #include <map>
 #include <string>
 #include <vector>
@@ -29,7 +28,7 @@ struct ModelCard {
     std::string model_name, model_text;
     InputSize size;
     std::vector<std::string> classes;
-    std::array<float, 3> mean = Preprocess(size).mean, std = Preprocess(size).std;
+    InputStatistics statistics = InputStatistics().of_channels(size.C);
     bool whole = false;  // it was trained on whole images (Augment::resize)
 
     ModelOptions options() const {
@@ -37,9 +36,8 @@ struct ModelCard {
     }
     // The preprocessing of validation: no augmentation.
     Preprocess preprocess() const {
-        Preprocess how(size);
+        Preprocess how(size, statistics);
         how.augment = whole ? Augment::resize : Augment::none;
-        how.mean = mean, how.std = std;
         return how.for_validation();
     }
 };

@@ -57,21 +57,24 @@ static SourcePtr open_images(JobSession& job, const std::vector<std::string>& cl
     return source;
 }
 
-static void print_result(const Sums& sums, double seconds, size_t classes, bool as_json) {
+static void print_result(const Sums& sums, double seconds,
+                         const std::vector<ClassQuality>& by_class,
+                         const std::vector<std::string>& classes, bool as_json) {
     const double speed = double(sums.count) / seconds;
-    if (as_json)
-        fmt::print("{}\n", json{{"event", "eval"},
-                                {"loss", sums.mean_loss()},
-                                {"top1", sums.top1_part()},
-                                {"top5", sums.top5_part()},
-                                {"correct", sums.correct},
-                                {"images", sums.count},
-                                {"skipped", sums.skipped},
-                                {"images_per_second", speed}}
-                               .dump());
-    else
+    if (as_json) {
+        json fields = {{"event", "eval"},          {"loss", sums.mean_loss()},
+                       {"top1", sums.top1_part()}, {"top5", sums.top5_part()},
+                       {"correct", sums.correct},  {"images", sums.count},
+                       {"skipped", sums.skipped},  {"images_per_second", speed}};
+        fields.update(class_fields(by_class));
+        fmt::print("{}\n", fields.dump());
+    } else {
         fmt::print("{}  ({} of {} images right, {} left out)  {:.1f} img/s\n",
-                   quality_text(sums, int(classes)), sums.correct, sums.count, sums.skipped, speed);
+                   quality_text(sums, int(classes.size())), sums.correct, sums.count, sums.skipped,
+                   speed);
+        const std::string text = class_text(by_class, classes);
+        if (!text.empty()) fmt::print("{}\n", text);
+    }
 }
 
 int eval_in_job(JobSession& job) {
@@ -97,25 +100,23 @@ int eval_in_job(JobSession& job) {
     if (reports && quality.pairs.empty())
         fail("--report and --min-recall work with up to ", Quality::kMostClasses,
              " classes, and the model has ", trained.card.classes.size(), ": leave them out");
-    std::vector<float> logits;
-    const auto watch = [&](const Batch& batch, Tensor of_batch) {
-        logits.resize(of_batch.elems());
-        trained.backend->download(logits.data(), of_batch.data, logits.size() * sizeof(float));
-        quality.add(batch, logits);
+    const auto watch = [&](const Batch& batch, Tensor logits) {
+        quality.add(batch, logits, *trained.backend);
     };
     const auto begin = Clock::now();
-    const Sums sums =
-        evaluator.run(loader, 0, reports ? watch : Evaluator::Watch(), &job.log, config.tta);
+    const Sums sums = evaluator.run(loader, 0, watch, &job.log, config.tta);
     const double seconds = seconds_since(begin);
     job.log.detail(fmt::format("evaluated in {:.2f} s, waiting for images {:.2f} s of them",
                                seconds, loader.waited_seconds()));
+    std::vector<ClassQuality> by_class;
+    if (!evaluator.stopped()) by_class = quality.classes_of_all(job.communicator());
     if (reports && !evaluator.stopped()) quality.gather(job.communicator(), *source);
     for (const std::string& reason : loader.take_bad_reasons())
         job.log.notice("left out: ", reason);
     job.finish();
     if (evaluator.stopped()) return 128 + evaluator.stopped();
     if (job.rank() != 0) return 0;
-    print_result(sums, seconds, trained.card.classes.size(), config.json);
+    print_result(sums, seconds, by_class, trained.card.classes, config.json);
     const Evaluated result{trained.file, data_name(config), trained.card, sums, quality};
     if (!config.report.empty()) {
         write_eval_report(config.report, result);

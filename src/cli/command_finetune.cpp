@@ -47,8 +47,6 @@ int command_finetune(const CommandLine& given, Log& log, const Stop& stop) {
             log.info(config.init, ": trained at ", input_size_text(*size));
         }
     }
-    // With few epochs at least one of them trains all layers.
-    config.freeze_epochs = std::min(config.freeze_epochs, std::max(config.epochs - 1, 0));
     return run_in_job(line, log, stop, train_in_job);
 }
 

@@ -166,7 +166,7 @@ int command_import(const CommandLine& line, Log& log, const Stop&) {
     for (auto& [name, tensor] : out.tensors)  // counters of batches
         if (tensor.dtype == "I64" && content.tensors.contains(name))
             tensor = content.tensors.at(name);
-    ModelCard card{config.model, text, model.input(), classes};
+    ModelCard card{config.model, text, model.input(), classes, model.statistics()};
     if (content.metadata.contains("view")) card.whole = content.metadata.at("view") == "whole";
     out.metadata = card_to_metadata(card);
     write_safetensors(config.out, out);

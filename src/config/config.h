@@ -78,6 +78,7 @@ struct Config {
     double warmup = 0.5;
     double step_epochs = 30, gamma = 0.1;
     double label_smoothing = 0;
+    bool balance = false;
     double clip_norm = 0, ema = 0, lr_decay_layers = 1;
     int early_stop = 0;
     int64_t seed = 1;

@@ -58,8 +58,9 @@ ModelOptions model_options(const Config& config, int classes) {
     return {config.model, classes, config.size, uint64_t(config.seed), config.freeze};
 }
 
-Preprocess training_preprocess(const Config& config, InputSize size) {
-    Preprocess how(size);
+Preprocess training_preprocess(const Config& config, InputSize size,
+                               const InputStatistics& statistics) {
+    Preprocess how(size, statistics);
     how.augment = config.augment;
     how.seed = uint64_t(config.seed);
     how.changes = {config.flip,         config.translate, parse_jitter(config.jitter),
@@ -89,7 +90,7 @@ LayerRange JobSetup::stage() const {
 static void refuse_on_resume(const std::string& name, const std::string& was,
                              const std::string& now) {
     for (const char* bound : {"model", "size", "classes", "generated", "val-split", "seed",
-                              "bn-group", "optimizer", "freeze", "freeze-epochs", "ema"})
+                              "bn-group", "optimizer", "freeze", "ema"})
         if (name == bound && was != now)
             fail("--", name, " was ", was.empty() ? "not given" : was,
                  " in the run to resume and cannot become ", now,
@@ -344,6 +345,16 @@ JobSetup set_up_job(JobSession& job) {
                 setup.shares.newcomer = parse_shares(job.config.share, 1)[0];
         } else
             setup.shares = gather_shares(job.communicator(), job.config.share, job.log);
+    }
+    std::vector<int64_t> images(setup.classes.size());
+    for (size_t i = 0; i < setup.data.train->size(); ++i)
+        ++images[size_t(setup.data.train->label(i))];
+    setup.class_images = images;
+    if (shards == ShardMode::kMine) {
+        setup.class_images.assign(images.size(), 0);
+        for (const json& part : gather_json(job.communicator(), images))
+            for (size_t c = 0; c < images.size(); ++c)
+                setup.class_images[c] += part[c].get<int64_t>();
     }
     choose_device(job);
     if (job.config.servers > job.world())

@@ -33,6 +33,7 @@ struct JobSetup {
     DataSet data = {};
     // --shards mine: images that each rank holds; else empty.
     std::vector<int64_t> train_parts = {}, val_parts = {};
+    std::vector<int64_t> class_images = {};     // for training, of each class, on all ranks
     std::vector<size_t> cuts = {};              // --sync pipeline: the first layer of each stage
     std::string stages_text = {};               // a description of the stages, for people
     std::string link_text = {};                 // on rank 0, a line about the slowest link
@@ -70,7 +71,8 @@ std::map<std::string, std::string> public_settings(const Config& config);
 ModelOptions model_options(const Config& config, int classes);
 
 // How images are prepared for training at `size`. Throws Error if options contradict each other.
-Preprocess training_preprocess(const Config& config, InputSize size);
+Preprocess training_preprocess(const Config& config, InputSize size,
+                               const InputStatistics& statistics = {});
 
 // --batch and --decode-threads for rank `rank`, given the shares of all ranks. With --sync
 // pipeline, the pipelines share a batch equally, and only their first stages read images.

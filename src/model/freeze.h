@@ -1,4 +1,5 @@
-// freeze.h — --freeze: the first N layers with parameters, or layers by prefixes of their names.
+// freeze.h — --freeze: the first N layers with parameters, or layers by prefixes of their names;
+// "batchnorm" stands for all layers of this kind, if there are any.
 #pragma once
 
 #include <map>
@@ -19,16 +20,16 @@ class Freeze {
         if (option.empty() || number) return;
         for (const std::string& prefix : split(option, ',')) {
             if (prefix.empty()) fail("--freeze ", option, " has an empty name");
-            matched_[prefix] = false;
+            matched_[prefix] = prefix == "batchnorm";
         }
     }
 
     // Whether the layer is frozen. Must be called once for each layer with parameters, in order.
-    bool freezes(const std::string& layer) {
+    bool freezes(const std::string& layer, const std::string& kind) {
         names_.push_back(layer);
         bool frozen = names_.size() <= first_;
         for (auto& [prefix, matched] : matched_)
-            if ((layer + ".").starts_with(prefix)) frozen = matched = true;
+            if ((layer + ".").starts_with(prefix) || kind == prefix) frozen = matched = true;
         frozen_ += frozen;
         return frozen;
     }

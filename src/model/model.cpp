@@ -22,6 +22,7 @@ Model::Model(const std::string& text, const ModelOptions& options, Backend& back
     // A model is for RGB unless its text or --size says something else.
     const int channels = parsed.input.or_channels(3).C;
     input_ = (options.size.H ? options.size : parsed.input).or_channels(channels);
+    statistics_ = parsed.statistics.of_channels(input_.C);
     ENSURE(options.classes > 0 && options.classes <= 1 << 20, options.classes, " classes");
     Builder builder(parsed, options, input_, *params_, lines_, backend);
     layers_ = builder.build();

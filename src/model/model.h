@@ -64,6 +64,7 @@ class Model {
     }
 
     InputSize input() const { return input_; }
+    const InputStatistics& statistics() const { return statistics_; }
     // Whether any batch norm has statistics that are not frozen.
     bool has_batch_norm() const { return params_->updated_size > params_->trained_size; }
     Params& params() { return *params_; }
@@ -111,6 +112,7 @@ class Model {
     std::vector<std::string> names_;  // of all layers, nested layers too
     MemoryPlan plan_;
     InputSize input_;
+    InputStatistics statistics_;
     int max_batch_ = 0, planned_ = 0;
     bool training_ = false;
     Value logits_, dlogits_;  // logits_: a copy as floats, if the last layer's output is bf16

@@ -130,7 +130,7 @@ Param& Builder::add(const LayerText& layer, const char* part, Param param) {
     const bool is_head = &layer == last_out_ && layer.out == 0;
     if (line_.name != name) {
         line_.name = name;
-        line_.frozen = freeze_.freezes(name) || (options_.head_only && !is_head);
+        line_.frozen = freeze_.freezes(name, layer.kind) || (options_.head_only && !is_head);
     }
     param.name = *part ? cat(name, ".", part) : name;
     param.frozen = line_.frozen;

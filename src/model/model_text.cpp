@@ -99,6 +99,21 @@ struct Line {
         if (!value || !(*value >= 0 && *value < high)) error_of(what, word, expected);
         return *value;
     }
+    // "mean 0.5", or of each channel: "mean 0.485,0.456,0.406".
+    void take_channels(const std::string& what, double low, std::array<float, 3>& values) {
+        const std::string expected =
+            cat("a number from ", low, " to 1, or three of them (0.485,0.456,0.406)");
+        if (!take_if(what))
+            error(done() ? "the end" : shown(words[at]), " is not expected after '", words[at - 1],
+                  "'; 'input' has both 'mean' and 'std', or neither");
+        const std::string& word = take(what, expected);
+        const Words each = split(word, ',');
+        for (size_t c = 0; c < 3; ++c) {
+            values[c] = to_number<float>(each[std::min(c, each.size() - 1)]).value_or(-1);
+            if (each.size() % 2 == 0 || each.size() > 3 || !(values[c] >= low && values[c] <= 1))
+                error_of(what, word, expected);
+        }
+    }
     std::string take_name(const std::string& kind, const Words& options) {
         const std::string& word = take(kind, "a name");
         for (char c : word)
@@ -207,6 +222,10 @@ class Parser {
         const std::optional<InputSize> input = parse_input_size(size);
         if (!input) line.error_of("input", size, kInputSizeForms);
         model.input = *input;
+        if (!line.done()) {
+            line.take_channels("mean", 0, model.statistics.mean);
+            line.take_channels("std", 0.001, model.statistics.std);
+        }
         line.expect_end("input");
         model.layers = parse_layers(0);
         if (at_ < lines_.size())

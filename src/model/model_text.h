@@ -3,6 +3,9 @@
 //   # a comment, to the end of the line
 //   input 64                                    first line: height and width of the images; or
 //                                               80x64; or with channels: 28x28x1 (1 grey, 3 RGB)
+//         [mean M std S]                        M, S: 0.5, or of each channel: 0.485,0.456,0.406;
+//                                               pixels from 0 to 1 are normalised by them
+//                                               (ImageNet)
 //   conv2d NAME out COUNT size W [stride W] [pad PAD] [dilation W] [groups G] [bias yes|no]
 //                                               [init INIT]     dilation: taps are W pixels apart
 //   linear NAME out COUNT [bias yes|no] [init INIT]
@@ -79,6 +82,7 @@ Window window_of(const LayerText& layer, Shape x);
 struct ModelText {
     std::string origin;    // for messages: "model.txt"
     InputSize input = {};  // channels 0: not in the text
+    InputStatistics statistics = {};
     std::vector<LayerText> layers = {};
 };
 

@@ -1,5 +1,6 @@
 // models.cpp — the built-in networks (model_text.h), with torchvision's names of params.
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <map>
 #include <span>
@@ -119,6 +120,12 @@ std::string conv_norm_act(const std::string& at, int out, const std::string& win
                "\n", act.empty() ? "" : cat("  ", act, "\n"));
 }
 
+// Rounded, to at least 9/10 of `channels`.
+int multiple_of_8(double channels) {
+    const int rounded = std::max(8, int(channels + 4) / 8 * 8);
+    return rounded < 0.9 * channels ? rounded + 8 : rounded;
+}
+
 // Hu, Shen, Sun, "Squeeze-and-Excitation Networks" (2018), of `channels`.
 std::string excite(const std::string& at, int channels, int squeezed, const char* act,
                    const char* gate) {
@@ -178,6 +185,38 @@ std::string inverted_stages(std::span<const InvertedStage> stages, bool is_v2) {
            (is_v2 ? " init 0.01\n" : "\n");
 }
 
+// EfficientNet-Lite (Google, 2020): without squeeze-and-excitation, with relu6, and with the names
+// of the port to PyTorch that its published weights have.
+std::string efficientnet_lite(int size, double width, double depth, const char* dropout) {
+    const auto conv = [](const std::string& at, const char* name, const char* norm, int out,
+                         const std::string& rest, const char* act) {
+        return cat("  conv2d ", at, name, " out ", out, rest, " bias no\n  batchnorm ", at, norm,
+                   " eps 0.001\n", act);
+    };
+    std::string text =
+        cat("input ", size, " mean 0.498039 std 0.501961\n",
+            conv("", "_conv_stem", "_bn0", 32, " size 3 stride 2 pad same", "relu6\n"));
+    int in = 32, index = 0;
+    for (const InvertedStage& stage : kEfficientB0) {
+        const bool ends = &stage == kEfficientB0 || &stage == std::end(kEfficientB0) - 1;
+        const int blocks = ends ? stage.blocks : int(std::ceil(depth * stage.blocks));
+        const int out = multiple_of_8(width * stage.out);
+        for (int block = 0; block < blocks; ++block, in = out) {
+            const int stride = block == 0 ? stage.stride : 1, wide = stage.widen * in;
+            const bool adds = stride == 1 && in == out;
+            const std::string name = cat("_blocks.", index++), at = adds ? "" : name + ".";
+            if (adds) text += cat("residual ", name, " relu no\n");
+            if (wide != in) text += conv(at, "_expand_conv", "_bn0", wide, " size 1", "  relu6\n");
+            text += conv(at, "_depthwise_conv", "_bn1", wide,
+                         cat(" size ", stage.size, " stride ", stride, " pad same groups ", wide),
+                         "  relu6\n") +
+                    conv(at, "_project_conv", "_bn2", out, " size 1", adds ? "end\n" : "");
+        }
+    }
+    return text + conv("", "_conv_head", "_bn1", 1280, " size 1", "relu6\n") +
+           cat("avgpool 1\ndropout ", dropout, "\nlinear _fc out classes\n");
+}
+
 // Howard et al., "Searching for MobileNetV3" (2019).
 struct MobileBlock {
     int size, wide, out;
@@ -199,8 +238,7 @@ std::string mobilenet_v3(std::span<const MobileBlock> blocks, int last) {
         "input 224\n" + conv_norm_act("features.0", 16, " size 3 stride 2 pad 1", "hardswish", eps);
     int in = 16, index = 0;
     for (const MobileBlock& b : blocks) {
-        int squeezed = std::max(8, (b.wide / 4 + 4) / 8 * 8);  // a multiple of 8, rounded
-        if (10 * squeezed < 9 * (b.wide / 4)) squeezed += 8;
+        const int squeezed = multiple_of_8(b.wide / 4);
         text += inverted(cat("features.", ++index),
                          {in, b.size, b.wide, b.out, b.stride, b.squeezes ? squeezed : 0,
                           b.swishes ? "hardswish" : "relu", "relu", "hardsigmoid", eps});
@@ -287,15 +325,16 @@ std::string densenet(const std::vector<int>& blocks) {
 }
 
 // Szegedy et al., "Going Deeper with Convolutions" (2014), as in torchvision with batch norm and
-// 3x3 instead of 5x5, but only with the last of three heads. torchvision's weights expect images of
-// mean and deviation 0.5 (its transform_input converts them).
+// 3x3 instead of 5x5, but only with the last of three heads. The input's mean and deviation are
+// those of torchvision's transform_input.
 std::string googlenet() {
     const auto conv = [](const std::string& at, int out, const char* window) {
         return cat("conv2d ", at, ".conv out ", out, window, " bias no init 0.01\nbatchnorm ", at,
                    ".bn eps 0.001\nrelu\n");
     };
     const std::string pool = "maxpool size 3 stride 2 ceil yes\n";
-    std::string text = "input 224\n" + conv("conv1", 64, " size 7 stride 2 pad 3") + pool +
+    std::string text = "input 224 mean 0.5 std 0.5\n" +
+                       conv("conv1", 64, " size 7 stride 2 pad 3") + pool +
                        conv("conv2", 64, " size 1") + conv("conv3", 192, " size 3 pad 1") + pool;
     struct {
         const char* name;
@@ -425,6 +464,9 @@ const std::map<std::string, std::string>& built_in() {
         {"mobilenet_v3_small", mobilenet_v3(kMobileSmall, 1024)},
         {"mobilenet_v3_large", mobilenet_v3(kMobileLarge, 1280)},
         {"efficientnet_b0", inverted_stages(kEfficientB0, false)},
+        {"efficientnet_lite0", efficientnet_lite(224, 1, 1, "0.2")},
+        {"efficientnet_lite1", efficientnet_lite(240, 1, 1.1, "0.2")},
+        {"efficientnet_lite2", efficientnet_lite(260, 1.1, 1.2, "0.3")},
         {"regnet_y_400mf", regnet_y_400mf()},
         {"squeezenet1_1", squeezenet1_1()},
         {"densenet121", densenet({6, 12, 24, 16})},

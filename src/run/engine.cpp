@@ -1,25 +1,22 @@
 #include "src/run/engine.h"
 
 #include "src/base/check.h"
-#include "src/checkpoint/weights.h"
 #include "src/job/device_choice.h"
 #include "src/train/input.h"
 
 namespace convoy {
 
-Engine::Engine(JobSetup& setup, bool its_head_only, std::function<int()> request)
+Engine::Engine(JobSetup& setup, std::function<int()> request)
     : setup_(setup), request_(std::move(request)) {
-    make_state(its_head_only);
+    make_state();
     build();
 }
 
-void Engine::make_state(bool its_head_only) {
+void Engine::make_state() {
     const Config& config = setup_.config;
     optimizer.reset(), model.reset(), backend.reset();
-    head_only = its_head_only;
     backend = make_backend(config);
     ModelOptions options = model_options(config, int(setup_.classes.size()));
-    options.head_only = head_only;
     options.stage = setup_.stage();
     options.draw_all = setup_.rank() == 0 && !setup_.fresh;  // the others take rank 0's
     model = std::make_unique<Model>(setup_.model_text, options, *backend);
@@ -69,6 +66,7 @@ void Engine::build() {
     TrainerOptions options(config);
     options.bucket_bytes = setup_.bucket_bytes;
     options.cuts = setup_.cuts;
+    options.class_images = setup_.class_images;
     options.replicas = replica_backends_;
     options.tracer = &setup_.job.tracer;
     options.track = track, options.device = device_track_;
@@ -89,14 +87,6 @@ void Engine::drop() {
     model = model->twin();  // not planned yet
     replica_backends_.clear();
     backend->release_after(state_blocks_);
-}
-
-void Engine::thaw() {
-    const SafeTensors weights = export_weights(*model, *backend);
-    drop();
-    make_state(/*head_only=*/false);
-    import_weights(weights, *model, *backend, /*partial=*/false);
-    build();  // if it throws, the state is complete, and saved
 }
 
 Clocks Engine::clocks() const {
@@ -132,10 +122,11 @@ void Engine::open_images() {
 
 std::unique_ptr<Loader> Engine::make_loader(SourcePtr source, const LoaderOptions& options,
                                             int slots) {
-    return std::make_unique<Loader>(std::move(source),
-                                    training_preprocess(setup_.config, model->input()), options,
-                                    options.pixels ? lend_slots(*backend, *model, slots)
-                                                   : std::vector<float*>(size_t(slots), nullptr));
+    return std::make_unique<Loader>(
+        std::move(source), training_preprocess(setup_.config, model->input(), model->statistics()),
+        options,
+        options.pixels ? lend_slots(*backend, *model, slots)
+                       : std::vector<float*>(size_t(slots), nullptr));
 }
 
 // Tracks with room for the steps that are always kept, or that --trace asks for.

@@ -21,15 +21,10 @@ namespace convoy {
 
 class Engine {
  public:
-    // request: see Trainer. head_only: trains the last layer alone (--freeze-epochs).
-    Engine(JobSetup& setup, bool head_only, std::function<int()> request);
+    Engine(JobSetup& setup, std::function<int()> request);  // request: see Trainer
 
-    // Fresh weights and optimizer state, instead of those that exist.
-    void make_state(bool head_only);
     void build();
     void drop();
-    // The same weights in a model that trains all layers, with a fresh optimizer.
-    void thaw();
     Sync& sync() { return trainer->sync(); }
     Clocks clocks() const;  // of all engines of this run
     std::string memory_text() const;
@@ -44,7 +39,6 @@ class Engine {
     LoaderOptions sharing;  // batch, shares and rank, of both loaders
     Track* track = nullptr;
     double compute_seconds = 0;                // in steps, without waits for the network
-    bool head_only = false;                    // the model trains its last layer alone
     bool holds_all = true, may_drift = false;  // of the Sync that was built last
     struct Images {                            // the sources, with decoded images kept
         SourcePtr train, val;
@@ -53,6 +47,7 @@ class Engine {
     } images;
 
  private:
+    void make_state();
     void open_images();
     void open_tracks();
     std::unique_ptr<Loader> make_loader(SourcePtr source, const LoaderOptions& options, int slots);

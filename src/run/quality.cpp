@@ -93,6 +93,54 @@ ClassQuality Quality::of_class(int c) const {
     return quality;
 }
 
+std::vector<ClassQuality> Quality::classes_of_all(Communicator& communicator) const {
+    std::vector<float> numbers;
+    for (int c = 0; !pairs.empty() && c < classes; ++c) {
+        const ClassQuality one = of_class(c);
+        numbers.insert(numbers.end(), {float(one.images), float(one.guessed), float(one.right)});
+    }
+    communicator.allreduce_sum(numbers).get();
+    std::vector<ClassQuality> all;
+    for (size_t i = 0; i < numbers.size(); i += 3)
+        all.push_back({numbers[i], numbers[i + 1], numbers[i + 2]});
+    return all;
+}
+
+static bool are_unequal(const std::vector<ClassQuality>& all) {
+    double least = INFINITY, most = 0;
+    for (const ClassQuality& one : all)
+        if (one.images > 0) least = std::min(least, one.images), most = std::max(most, one.images);
+    return most > 3 * least;
+}
+
+static double macro_f1(const std::vector<ClassQuality>& all) {
+    double sum = 0, count = 0;
+    for (const ClassQuality& one : all)
+        if (one.images > 0) sum += one.f1(), ++count;
+    return sum / count;
+}
+
+nlohmann::json class_fields(const std::vector<ClassQuality>& all) {
+    nlohmann::json recall = nlohmann::json::array();
+    for (const ClassQuality& one : all) recall.push_back(one.recall());
+    return are_unequal(all) ? nlohmann::json{{"macro_f1", macro_f1(all)}, {"recall", recall}}
+                            : nlohmann::json::object();
+}
+
+std::string class_text(const std::vector<ClassQuality>& all,
+                       const std::vector<std::string>& names) {
+    if (!are_unequal(all)) return "";
+    std::vector<std::pair<double, std::string>> recalls;
+    for (size_t c = 0; c < all.size(); ++c)
+        if (all[c].images > 0)
+            recalls.emplace_back(all[c].recall(), fmt::format("{} {:.1f} %", printable(names[c]),
+                                                              100 * all[c].recall()));
+    std::ranges::stable_sort(recalls, {}, &decltype(recalls)::value_type::first);
+    std::vector<std::string> texts;
+    for (const auto& [_, text] : recalls) texts.push_back(text);
+    return fmt::format("macro F1 {:.3f}  recall {}", macro_f1(all), some_of(texts));
+}
+
 std::vector<Quality::Confusion> Quality::confusions(size_t most) const {
     std::vector<Confusion> all;
     const size_t C = size_t(classes);

@@ -2,10 +2,12 @@
 // mistakes.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "data/loader.h"
+#include "kernels/backend.h"
 #include "net/ring/communicator.h"
 
 namespace convoy {
@@ -34,6 +36,12 @@ struct ClassQuality {
     double f1() const { return images + guessed > 0 ? 2 * right / (images + guessed) : 0; }
 };
 
+// The fields "macro_f1" and "recall" (of each class) of an event, and their text ("macro F1 0.713
+// recall hat 33.3 %, …", the lowest recall first). Empty if no class has more than three times the
+// images of another. Classes without images do not count.
+nlohmann::json class_fields(const std::vector<ClassQuality>& all);
+std::string class_text(const std::vector<ClassQuality>& all, const std::vector<std::string>& names);
+
 class Quality {
  public:
     static constexpr int kMostClasses = 4096;    // for a table of all pairs
@@ -45,10 +53,17 @@ class Quality {
 
     // logits: n × classes, finite or not.
     void add(const Batch& batch, std::span<const float> logits);
+    void add(const Batch& batch, Tensor logits, Backend& backend) {
+        logits_.resize(logits.elems());
+        backend.download(logits_.data(), logits.data, logits_.size() * sizeof(float));
+        add(batch, logits_);
+    }
     // Adds up all ranks, on all ranks. Collective. Reads the mistakes again from `source`.
     void gather(Communicator& communicator, const Source& source);
 
     ClassQuality of_class(int c) const;
+    // Of every class, summed over the ranks, before gather(). Collective. None above kMostClasses.
+    std::vector<ClassQuality> classes_of_all(Communicator& communicator) const;
     // Up to `most` pairs of a true class and a wrong guess, the most frequent first.
     struct Confusion {
         size_t truth, guess;
@@ -69,6 +84,9 @@ class Quality {
     };
     std::vector<Bin> bins;
     std::vector<Mistake> worst;  // the worst first
+
+ private:
+    std::vector<float> logits_;
 };
 
 }  // namespace convoy

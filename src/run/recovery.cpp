@@ -13,6 +13,7 @@
 #include "src/checkpoint/torch_file.h"
 #include "src/checkpoint/weights.h"
 #include "src/job/exchange.h"
+#include "src/run/fit_head.h"
 
 namespace convoy {
 
@@ -53,10 +54,12 @@ void Recovery::start() {
     } else if (setup_.rank() == 0 && config_.init.empty()) {
         whiten();
     } else if (setup_.rank() == 0) {
+        const SafeTensors weights = read_weights(config_.init, log_);
         const ImportReport report =
-            import_weights(read_weights(config_.init, log_), *engine_.model, *engine_.backend,
-                           /*partial=*/true);
+            import_weights(weights, *engine_.model, *engine_.backend, /*partial=*/true);
         log_.notice("weights from ", config_.init, ": ", report.text());
+        if (config_.freeze_epochs > 0)
+            import_weights(fit_head(weights, setup_), *engine_.model, *engine_.backend, false);
     }
     const bool has_state = setup_.rank() == 0 || (setup_.fresh && !setup_.job.is_newcomer());
     if (!has_state) at.step = -1;  // see agree()
@@ -69,9 +72,10 @@ void Recovery::whiten() {
     const auto first =
         std::ranges::find(params, Init::kWhiten, [](const Param* p) { return p->init.kind; });
     if (first == params.end()) return;
-    const std::vector<float> filters =
-        whitening_filters(*setup_.data.train, training_preprocess(config_, engine_.model->input()),
-                          (*first)->shape.H, (*first)->shape.W);
+    const std::vector<float> filters = whitening_filters(
+        *setup_.data.train,
+        training_preprocess(config_, engine_.model->input(), engine_.model->statistics()),
+        (*first)->shape.H, (*first)->shape.W);
     engine_.backend->upload((*first)->value.data, filters.data(), filters.size() * sizeof(float));
 }
 
@@ -246,7 +250,6 @@ std::vector<json> Recovery::tell() {
                                                  {"peak", p.peak_top1},
                                                  {"stale", p.stale},
                                                  {"stopped", p.stopped},
-                                                 {"head_only", engine_.head_only},
                                                  {"lr", p.step_lr},
                                                  {"sums", sums_json(p.step_sums)},
                                                  {"epoch_sums", sums_json(p.epoch_sums)}});
@@ -276,19 +279,15 @@ size_t Recovery::take_shares(const std::vector<json>& all) {
 // throws, this rank keeps its state.
 void Recovery::agree(const std::vector<json>& all, size_t root) {
     const json &its = all[root], &mine = all[size_t(setup_.rank())];
-    const bool head_only = its["head_only"], thaws = engine_.head_only != head_only;
-    if (!thaws && its["sizes"] != mine["sizes"])
+    if (its["sizes"] != mine["sizes"])
         fail(
             "the model has another layout on this rank than on the others: run the same build on "
             "all machines");
     std::vector<bool> has_step;  // the root's: then the state should be the same
-    for (const json& one : all)
-        has_step.push_back(one["step"] == its["step"] && one["head_only"] == head_only);
-    std::vector<std::span<float>> arenas;
-    if (!thaws) arenas = engine_.optimizer->arenas();
-    const Difference found = compare_with(int(root), has_step, engine_.model->params(), arenas,
-                                          its["sizes"], *engine_.backend, communicator_);
-    if (thaws) engine_.drop(), engine_.make_state(head_only);
+    for (const json& one : all) has_step.push_back(one["step"] == its["step"]);
+    const Difference found =
+        compare_with(int(root), has_step, engine_.model->params(), engine_.optimizer->arenas(),
+                     its["sizes"], *engine_.backend, communicator_);
     take(found, engine_.optimizer->arenas(), *engine_.backend);
     if (!found.ranks.empty() && has_step[size_t(setup_.rank())])
         tell_unequal(found, int(root), its["step"]);

@@ -125,7 +125,8 @@ void RunFolder::save(const Position& at, bool is_best) {
                               progress_.peak_top1,
                               progress_.stale,
                               progress_.spent};
-    ModelCard card{config_.model, setup_.model_text, engine_.model->input(), setup_.classes};
+    ModelCard card{config_.model, setup_.model_text, engine_.model->input(), setup_.classes,
+                   engine_.model->statistics()};
     card.whole = config_.augment == Augment::resize;
     const auto begin = Clock::now();
     const std::string folder =

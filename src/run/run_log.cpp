@@ -212,13 +212,18 @@ std::string quality_text(const Sums& sums, int classes) {
            (classes > 5 ? fmt::format("  top5 {:.2f} %", 100 * sums.top5_part()) : "");
 }
 
-void RunLog::validation(const Position& at, const Sums& sums, bool is_best) {
+void RunLog::validation(const Position& at, const Sums& sums, bool is_best,
+                        const std::vector<ClassQuality>& by_class,
+                        const std::vector<std::string>& classes) {
     if (rank_ == 0)
         log_.info(fmt::format("validation after epoch {}  {}  ({} of {} images){}", at.epoch + 1,
                               quality_text(sums, classes_), sums.correct, sums.count,
                               is_best ? "  best so far" : ""));
+    const std::string text = class_text(by_class, classes);
+    if (rank_ == 0 && !text.empty()) log_.info("  ", text);
     json fields = quality(sums);
     fields.update({{"top5", sums.top5_part()}, {"skipped", sums.skipped}});
+    fields.update(class_fields(by_class));
     event_at("val", at, fields);
     all_.begin = own_.begin = Clock::now();  // the next lines are about training alone
     all_.clocks = own_.clocks = clocks_;

@@ -9,6 +9,7 @@
 #include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/page/state.h"
+#include "src/run/quality.h"
 #include "src/run/tensorboard.h"
 #include "src/run/usage.h"
 #include "src/train/trainer.h"
@@ -39,7 +40,10 @@ class RunLog {
     void rewind() { all_ = kept_, run_ = kept_run_, own_ = {.clocks = clocks_}; }
     // The sums of the epoch that ended; `cost` of the run so far.
     void epoch(const Position& at, const Sums& sums, const Amounts& cost);
-    void validation(const Position& at, const Sums& sums, bool is_best);
+    // by_class: of all ranks, if they are known.
+    void validation(const Position& at, const Sums& sums, bool is_best,
+                    const std::vector<ClassQuality>& by_class = {},
+                    const std::vector<std::string>& classes = {});
     void done(const Position& at, const std::string& how, const Amounts& cost);
     // Any other event, with its fields: {"event": "error", "cause": …}. From any thread.
     void event(const char* name, const nlohmann::json& fields);

@@ -4,21 +4,14 @@
 
 #include "src/base/check.h"
 #include "src/base/text.h"
+#include "src/run/quality.h"
 #include "src/train/learning_rate.h"
 
 namespace convoy {
 
-// A checkpoint between the two parts of --freeze-epochs belongs to the first part. Other ranks
-// follow in Recovery.
-static bool begins_head_only(const JobSetup& setup) {
-    const int frozen = setup.config.freeze_epochs;
-    const Position at = setup.resumed ? setup.resumed->meta.position : Position{};
-    return at.epoch < frozen || (at.epoch == frozen && at.epoch > 0 && at.consumed == 0);
-}
-
 TrainRun::TrainRun(JobSetup& setup)
     : setup_(setup),
-      engine_(setup, begins_head_only(setup), [this] { return recovery_.request(); }),
+      engine_(setup, [this] { return recovery_.request(); }),
       folder_({setup, engine_, progress_}),
       report_({{setup, engine_, progress_}, folder_}),
       traces_({{setup, engine_, progress_}, folder_}),
@@ -87,13 +80,6 @@ int TrainRun::train() {
     traces_.watch_for_stalls();
     // An epoch may be done but not closed: a rank was lost, or a signal came, at its end.
     while (!over() || (epoch_done() && !progress_.stopped)) {
-        if (engine_.head_only && progress_.at.epoch >= config_.freeze_epochs) {
-            engine_.thaw();
-            if (setup_.rank() == 0)
-                log_.info("all layers train from epoch ", progress_.at.epoch + 1,
-                          " on: ", engine_.memory_text());
-            folder_.log.event("thaw", {{"step", progress_.at.step}});
-        }
         train_epoch();
         if (epoch_done()) end_epoch();
         if (folder_.is_due(progress_.at.step) && !over()) folder_.try_to_save(progress_.at);
@@ -208,9 +194,15 @@ void TrainRun::end_epoch() {
 void TrainRun::validate() {
     const Span span(engine_.track, kTraceValidation, progress_.at.step);
     Sums sums;
+    Quality quality(int(setup_.classes.size()));
     engine_.optimizer->swap_average();
     try {
-        sums = engine_.evaluator->run(*engine_.val_loader, progress_.at.step, {}, &log_);
+        sums = engine_.evaluator->run(
+            *engine_.val_loader, progress_.at.step,
+            [&](const Batch& batch, Tensor logits) {
+                quality.add(batch, logits, *engine_.backend);
+            },
+            &log_);
     } catch (...) {
         engine_.optimizer->swap_average();
         throw;
@@ -221,6 +213,7 @@ void TrainRun::validate() {
     if (engine_.evaluator->stopped() == kNewRing) recovery_.depart(/*met=*/false);
     progress_.stopped = engine_.evaluator->stopped();
     if (progress_.stopped) return;
+    const auto by_class = quality.classes_of_all(communicator_);
     check_bad(sums.skipped + int64_t(setup_.data.val->damaged()), engine_.val_loader->samples(),
               "validation images");
     report_.tell_usage();  // for the checkpoint; before this rank knows how good it is
@@ -231,7 +224,7 @@ void TrainRun::validate() {
     const double best = progress_.best_top1;
     const bool is_best = top1 > best;
     progress_.best_top1 = std::max(best, top1);
-    folder_.log.validation(progress_.at, sums, is_best);
+    folder_.log.validation(progress_.at, sums, is_best, by_class, setup_.classes);
     if (is_best && config_.save_every > 0 &&
         !folder_.try_to_save({progress_.at.epoch + 1, 0, progress_.at.step}, true))
         progress_.best_top1 = best;

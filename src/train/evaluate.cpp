@@ -96,7 +96,7 @@ Sums Evaluator::run(Loader& loader, int64_t step, const Watch& watch, Log* log, 
             passes_.run(parts, forward, {});
         }
         refresh = false;
-        if (watch && batch.n > 0) watch(batch, mean_.first(batch.n));
+        if (watch && mean_ && batch.n > 0) watch(batch, mean_.first(batch.n));
         backend_.download(counters, sums_, sizeof counters);
         loader.release(own);
         communicator_.allreduce_sum(counters).get();

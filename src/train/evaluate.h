@@ -20,8 +20,8 @@ class Evaluator {
     // Evaluates all samples of `loader` (not a training loader) once. Blocks; returns the same sums
     // on all ranks. Throws Error if the counts do not add up to loader.samples(). A signal on any
     // rank ends the evaluation on all ranks at the same batch: then stopped() is that signal, and
-    // the sums are partial. watch: called with each batch of this rank and its logits (not with a
-    // pipeline). log: for a progress bar.
+    // the sums are partial. watch: called with each batch of this rank and its logits (in a
+    // pipeline, on the ranks of the last stage). log: for a progress bar.
     // tta: the logits are means over several views of each image.
     using Watch = std::function<void(const Batch&, Tensor logits)>;
     Sums run(Loader& loader, int64_t step, const Watch& watch = {}, Log* log = nullptr,

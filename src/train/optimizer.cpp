@@ -27,10 +27,11 @@ Optimizer::Optimizer(const Config& config, Params& params, Backend& backend)
     }
 }
 
-// The last layer has the full learning rate.
+// The last layer has the full learning rate, the first 1/G of it.
 float Optimizer::rate_of(const Param& param) const {
     const auto above = std::distance(layers_.upper_bound(param.layer), layers_.end());
-    return float(std::pow(config_.lr_decay_layers, double(-above)));
+    const double depth = double(above) / std::max(double(layers_.size()) - 1, 1.0);
+    return float(std::pow(config_.lr_decay_layers, -depth));
 }
 
 std::vector<std::string> Optimizer::state_names() const {

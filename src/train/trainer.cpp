@@ -69,7 +69,8 @@ void Trainer::loss(MicroBatch& part) {
     const Span span(part.pass.trace.track, kTraceLoss, part.number, 0, options_.device);
     part.dy = part.model->dlogits(part.images());
     part.backend->softmax_cross_entropy(
-        part.y, part.of(batch_.labels), float(options_.config.label_smoothing), part.dy,
+        bias_.added(part.y, part.begin, *part.backend), part.of(batch_.labels),
+        float(options_.config.label_smoothing), part.dy,
         part.model->params().counters() + StepCounters::kLoss,
         {part.of(batch_.second_labels), part.of(batch_.first_parts)});
 }
@@ -160,6 +161,7 @@ Trainer::Trainer(const TrainerOptions& options, Backend& backend, Communicator& 
       input_(backend, model, /*ahead=*/true),
       cutter_(sync_->images(model), model.max_batch(),
               model.has_batch_norm() ? options.config.bn_group : 0),
+      bias_(options.class_images, options.config.balance, model.max_batch(), backend),
       graph_(backend, why_no_graph(backend, communicator.world()).empty() ? options.config.graph
                                                                           : GraphMode::kOff) {
     if (options.track) layer_trace_ = model.trace(*options.tracer, options.track);

@@ -8,6 +8,7 @@
 #include "net/ring/communicator.h"
 #include "src/config/config.h"
 #include "src/model/model.h"
+#include "src/train/class_bias.h"
 #include "src/train/grad_reducer.h"
 #include "src/train/input.h"
 #include "src/train/micro_batch.h"
@@ -23,7 +24,8 @@ struct TrainerOptions {
     TrainerOptions(const Config& its_config) : config(its_config) {}
     Config config;
     size_t bucket_bytes = kDefaultBucketBytes;
-    std::vector<size_t> cuts = {};  // --sync pipeline: the first layer of each stage
+    std::vector<size_t> cuts = {};           // --sync pipeline: the first layer of each stage
+    std::vector<int64_t> class_images = {};  // for --balance
     // A backend for each replica (replicas.h), which must outlive the trainer; or none.
     std::span<const std::unique_ptr<Backend>> replicas = {};
     Tracer* tracer = nullptr;
@@ -94,6 +96,7 @@ class Trainer {
     Counters own_ = {};  // since the last meeting, if only meetings sum counters
     Input input_;
     BatchCutter cutter_;
+    const ClassBias bias_;
     StepGraph graph_;
     GradListener nobody_;
     LayerTrace layer_trace_;
