@@ -870,7 +870,7 @@ TEST_CASE("elastic: a job of two gains a third between two steps, and trains wha
     for (const Words& more :
          {Words{"wire=bf16"}, Words{"optimizer=adamw", "ema=0.9"},
           Words{"optimizer=muon", "accumulate=2"}, Words{"factors=on", "shm=auto"},
-          Words{"threads=2x1"}, Words{"precision=bf16", "augment=resize,flip,mixup=0.2"},
+          Words{"precision=bf16", "augment=resize,flip,mixup=0.2"},
           Words{"freeze-epochs=2", "lr=0.01"}}) {
         Words words = more;
         words.insert(words.end(), {"epochs=10", "trace=30:33"});
