@@ -55,7 +55,7 @@ layers:
 
 # Every line has readers who pay for it: without tests there shall be no more lines than BUDGET, which only falls. A change
 # may need up to SLACK more until others fall.
-BUDGET := 49906
+BUDGET := 49819
 SLACK  := 200
 lines:
 	@git ls-files src net kernels data tools ':!*.jpg' ':!*.png' | xargs wc -l | sed '/ total$$/d' | sort -rn | \
