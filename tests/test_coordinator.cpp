@@ -211,7 +211,7 @@ TEST_CASE(
     };
     job.pass(milliseconds(2'900), {0, 2});
     CHECK(!is_broken());
-    job.pass(milliseconds(200), {0, 2});
+    job.pass(milliseconds(400), {0, 2});
     CHECK(is_broken());
     form_again({0, 1, 2});  // rank 1 was only slow
     CHECK(job.ring.rules.silence_ms == 6'000);
@@ -219,7 +219,7 @@ TEST_CASE(
     job.step(event::Tick{seconds(2)});  // this process had no processor meanwhile
     job.pass(milliseconds(1'900), {0, 2});
     CHECK(!is_broken());
-    job.pass(milliseconds(200), {0, 2});
+    job.pass(milliseconds(400), {0, 2});
     CHECK(is_broken());
     form_again({0, 1, 2});
     CHECK(job.ring.rules.silence_ms == 12'000);

@@ -247,7 +247,7 @@ TEST_CASE("a rank whose log nobody reads joins and trains; the lines that it dro
     for (const int rank : {0, 1})
         ranks.emplace_back([&, rank] {
             JoinOptions options = rank_options(rank, 2, port);
-            Job job = join(options, rank == 0 ? diary.log : log);
+            Job job = join(options, rank == 1 ? diary.log : log);
             job.communicator->barrier();
             if (rank == 1) passed.set_value();
             job.communicator->leave();

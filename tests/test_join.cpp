@@ -293,7 +293,7 @@ TEST_CASE("rank 0 waits for the others no longer than the join timeout, and says
     Diary diary;
     JoinOptions alone = rank_options(0, 3, 0);
     alone.join_timeout = milliseconds(150);
-    CHECK_FAILS(join(alone, diary.log), "missing rank 1, 2");
+    CHECK_FAILS(join(alone, diary.log), "missing rank 1-2");
 }
 
 TEST_CASE("joining refuses a world or rank that cannot be, and ends at once when told to stop") {

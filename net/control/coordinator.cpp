@@ -212,7 +212,8 @@ void Coordinator::disconnected(Client& client, const std::string& why) {
         retire(client);
         roster_.remove(client.id);
         if (stage_ == Stage::gathering && !is_again())
-            tell_status(cat(client.join.address, " has left: ", roster_.status()), /*now=*/true);
+            tell_status(cat(client.join.address, " has left: ", roster_.status()),
+                        !refused_.line(now_, client.join.address).empty());
         return;
     }
     if (client.left) return retire(client);

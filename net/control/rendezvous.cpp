@@ -216,9 +216,8 @@ class Rendezvous {
         using wire::Type;
         switch (message.header.type) {
             case Type::status: {
-                const std::string text = wire::decode_text(message.body);
-                if (serves_ && text != last_status_) membership_.log().info(text);  // once per job
-                membership_.set_joining(last_status_ = text);
+                membership_.set_joining(last_status_ = wire::decode_text(message.body));
+                if (serves_) membership_.log().info(last_status_);  // once per job
                 return false;
             }
             case Type::refuse: {

@@ -36,7 +36,7 @@ void RunTraces::write(int rank, const std::string& folder, bool automatic, int64
     try {
         const std::string path = write_trace(setup_.job.tracer, folder, rank, automatic, first);
         const std::string text = cat("trace: ", path, "   (open it at https://ui.perfetto.dev)");
-        automatic && rank > 0 ? log_.detail(text) : log_.notice(text);
+        automatic&& rank > 0 ? log_.detail(text) : log_.notice(text);
         folder_.log.event("trace", {{"file", std::filesystem::path(path).filename()}});
     } catch (const std::exception& error) {
         log_.notice("error: ", error.what());
