@@ -76,7 +76,7 @@ TEST_CASE(
     const size_t told = said.find("'backbone.'");
     CHECK(told != std::string::npos);
     CHECK(said.find("'backbone.'", told + 1) == std::string::npos);  // though it is read twice
-    CHECK(contains(said, "100 steps on 24 images"));  // of the last layer alone
+    CHECK(contains(said, "100 steps on 24 images"));                 // of the last layer alone
     const auto conv = [](const std::string& file) {
         const SafeTensors all = read_safetensors(file);
         for (const auto& [name, tensor] : all.tensors)
