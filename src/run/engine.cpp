@@ -7,13 +7,7 @@
 namespace convoy {
 
 Engine::Engine(JobSetup& setup, std::function<int()> wish) : setup_(setup), wish_(std::move(wish)) {
-    make_state();
-    build();
-}
-
-void Engine::make_state() {
     const Config& config = setup_.config;
-    optimizer.reset(), model.reset(), backend.reset();
     backend = make_backend(config);
     ModelOptions options = model_options(config, int(setup_.classes.size()));
     options.stage = setup_.stage();
@@ -21,6 +15,7 @@ void Engine::make_state() {
     model = std::make_unique<Model>(setup_.model_text, options, *backend);
     optimizer = std::make_unique<Optimizer>(config, model->params(), *backend);
     state_blocks_ = backend->blocks();
+    build();
 }
 
 void Engine::build() {
