@@ -371,7 +371,7 @@ TEST_CASE("options: a command's --help lists what it takes, with its own default
     CHECK(std::ranges::count(parse({"--help"}).help, '\n') <= 40);
     CHECK(std::ranges::count(parse({"bench", "--help"}).help, '\n') <= 40);
     CHECK_FAILS(parse({"finetune", "w", "--join"}), "--join");
-    CHECK(parse({"finetune", "w"}).config.epochs == 6);
+    CHECK(parse({"finetune", "w"}).config.epochs == 3);
     CHECK(parse({"finetune", "w", "--epochs", "9"}).config.epochs == 9);
     CHECK(parse({"finetune", "w"}, {{"CONVOY_EPOCHS", "9"}}).config.epochs == 9);
     CHECK(parse({"tune", "--lr"}).config.steps == 120);

@@ -76,7 +76,7 @@ TEST_CASE(
     const size_t told = said.find("'backbone.'");
     CHECK(told != std::string::npos);
     CHECK(said.find("'backbone.'", told + 1) == std::string::npos);  // though it is read twice
-    CHECK(contains(said, "100 steps on 24 images"));  // of the last layer alone
+    CHECK(contains(said, "100 steps on 24 images"));                 // of the last layer alone
     const auto conv = [](const std::string& file) {
         const SafeTensors all = read_safetensors(file);
         for (const auto& [name, tensor] : all.tensors)
@@ -113,6 +113,20 @@ TEST_CASE(
                  "0.png"));
     CHECK(shell(cat(trainer_path(), " finetune ", weights, " --generated 24 --batch 8 --size ",
                     "32 --epochs 1 --out ", folder / "lost", " >/dev/full 2>&1")) == 0);
+}
+
+TEST_CASE("program: a network's mean and deviation reach the model files of a run and of import") {
+    TempDir folder;
+    const std::string net = folder / "net.txt", file = folder / "run/latest/model.safetensors";
+    std::ofstream(net) << "input 16 mean 0.25 std 0.5,0.5,0.125\nflatten\nlinear fc out classes\n";
+    output_of(typed("--generated 24 --batch 8 --steps 1 --threads 1 --model") +
+              Words{net, "--out", folder / "run"});
+    output_of({"import", file, "--model", net, "--out", folder / "again.safetensors"});
+    for (const std::string& one : {file, folder / "again.safetensors"}) {
+        const auto metadata = read_safetensors(one).metadata;
+        CHECK(metadata.at("mean") == "[0.25,0.25,0.25]");
+        CHECK(metadata.at("std") == "[0.5,0.5,0.125]");
+    }
 }
 
 TEST_CASE(

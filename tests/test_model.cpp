@@ -191,9 +191,10 @@ TEST_CASE("freezing takes the first N layers or prefixes, and says what it canno
 }
 
 TEST_CASE("a model is a built-in name or a file, and another word lists the names") {
-    CHECK_FAILS(model_text("resnet19"),
-                "alexnet, convnext_tiny, densenet121, densenet169, efficientnet_b0, googlenet, "
-                "mobilenet_v2");
+    CHECK_FAILS(
+        model_text("resnet19"),
+        "alexnet, convnext_tiny, densenet121, densenet169, efficientnet_b0, efficientnet_lite0, "
+        "efficientnet_lite1, efficientnet_lite2, googlenet, mobilenet_v2");
     CHECK_FAILS(model_text("restnet18"), "did you mean resnet18?");
     TempDir dir;
     CHECK_THROWS_AS(model_text(dir.path().string()), Error);

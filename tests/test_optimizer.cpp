@@ -136,7 +136,8 @@ TEST_CASE("optimizer: decays weights but not vectors, leaves frozen rows, update
     }
 }
 
-TEST_CASE("optimizer: --lr-decay-layers divides the first layer's rate, evenly by depth up to the last") {
+TEST_CASE(
+    "optimizer: --lr-decay-layers divides the first layer's rate, evenly by depth up to the last") {
     const auto backend = make_backend("cpu", {1});
     Params params;
     for (size_t layer : {0, 2, 5})

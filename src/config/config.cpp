@@ -70,7 +70,7 @@ static const Option kOptions[] = {
     {"init", "Model", &C::init, "FILE", kTrain, kCommon,
      "file of weights to start from, .safetensors or .pth"},
     {"freeze", "Model", &C::freeze, "N|PREFIX", kFits | kPlan, kJob,
-     "layers kept as they are: the first N, names with PREFIX, batchnorm"},
+     "layers kept as they are: first N, names with PREFIX, batchnorm"},
     {"freeze-epochs", "Model", &C::freeze_epochs, "E", kFit, kJob,
      "passes in which the last layer trains alone, before all layers do", from(0, 1e6)},
 
@@ -105,7 +105,7 @@ static const Option kOptions[] = {
     {"ema", "Training", &C::ema, "D", kFits, kJob,
      "decay per step of averaged weights, such as 0.999; 0: no average", from(0, 0.999999)},
     {"lr-decay-layers", "Training", &C::lr_decay_layers, "G", kFits, kJob,
-     "divisor of the first layer's learning rate; falls evenly to 1 at the last", from(1, 1000)},
+     "divisor of the first layer's rate; falls evenly to 1 at the last", from(1, 1000)},
     {"early-stop", "Training", &C::early_stop, "N", kFit, kJob | kCommon,
      "validations without a better top1 that end the run; 0: never", from(0, 1e6)},
     {"seed", "Training", &C::seed, "N", kSets | kSteps, kJob,

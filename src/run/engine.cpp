@@ -8,13 +8,7 @@ namespace convoy {
 
 Engine::Engine(JobSetup& setup, std::function<int()> request)
     : setup_(setup), request_(std::move(request)) {
-    make_state();
-    build();
-}
-
-void Engine::make_state() {
     const Config& config = setup_.config;
-    optimizer.reset(), model.reset(), backend.reset();
     backend = make_backend(config);
     ModelOptions options = model_options(config, int(setup_.classes.size()));
     options.stage = setup_.stage();
@@ -22,6 +16,7 @@ void Engine::make_state() {
     model = std::make_unique<Model>(setup_.model_text, options, *backend);
     optimizer = std::make_unique<Optimizer>(config, model->params(), *backend);
     state_blocks_ = backend->blocks();
+    build();
 }
 
 void Engine::build() {

@@ -1,8 +1,8 @@
 // engine.h — what trains on this rank: model, optimizer, loaders, trainer.
 //
-//   make_state   backend ─ model ─ optimizer                    outlasts rings
-//   build          └ loaders ─ memory of passes ─ trainer       for this rank's share of a batch
-//   drop           … are freed: ranks were lost or have come; then build again
+//   Engine   backend ─ model ─ optimizer                    outlasts rings
+//   build      └ loaders ─ memory of passes ─ trainer       for this rank's share of a batch
+//   drop       … are freed: ranks were lost or have come; then build again
 #pragma once
 
 #include <functional>
@@ -47,7 +47,6 @@ class Engine {
     } images;
 
  private:
-    void make_state();
     void open_images();
     void open_tracks();
     std::unique_ptr<Loader> make_loader(SourcePtr source, const LoaderOptions& options, int slots);

@@ -1,7 +1,5 @@
 #include "src/run/fit_head.h"
 
-#include <numeric>
-
 #include "data/loader.h"
 #include "src/base/terminal.h"
 #include "src/checkpoint/weights.h"
@@ -64,7 +62,8 @@ SafeTensors fit_head(const SafeTensors& weights, JobSetup& setup) {
     // `upper` learns from them.
     Optimizer optimizer(config, *params, *backend);
     const ClassBias bias(setup.class_images, config.balance, shape.N, *backend);
-    const double base = base_learning_rate(config, whole.has_batch_norm());
+    const double times = config.optimizer == OptimizerKind::kSgd ? 10 : 1;
+    const double base = times * base_learning_rate(config, whole.has_batch_norm());
     const auto count = int64_t(all_labels.size()), n = std::min<int64_t>(shape.N, count);
     const int64_t steps =
         std::max<int64_t>(100, config.freeze_epochs * count / std::max<int64_t>(n, 1));

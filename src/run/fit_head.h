@@ -12,7 +12,8 @@ namespace convoy {
 
 // The weights with a trained last layer, complete. Blocks while this rank reads up to 5,000 images,
 // fewer if the outputs would exceed 256 MB. Trains E passes, but at least 100 steps, with the
-// optimizer and loss of the run; the rate falls to 0. A signal ends it early.
+// optimizer and loss of the run. The rate falls to 0 from that of the run, of sgd from ten times that
+// rate, as random weights have far to go. A signal ends it early.
 SafeTensors fit_head(const SafeTensors& weights, JobSetup& setup);
 
 }  // namespace convoy

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "src/base/text.h"
@@ -106,39 +107,32 @@ std::vector<ClassQuality> Quality::classes_of_all(Communicator& communicator) co
     return all;
 }
 
-static bool are_unequal(const std::vector<ClassQuality>& all) {
-    double least = INFINITY, most = 0;
-    for (const ClassQuality& one : all)
-        if (one.images > 0) least = std::min(least, one.images), most = std::max(most, one.images);
-    return most > 3 * least;
-}
-
-static double macro_f1(const std::vector<ClassQuality>& all) {
-    double sum = 0, count = 0;
-    for (const ClassQuality& one : all)
-        if (one.images > 0) sum += one.f1(), ++count;
-    return sum / count;
-}
-
 nlohmann::json class_fields(const std::vector<ClassQuality>& all) {
+    double least = INFINITY, most = 0, f1 = 0, count = 0;
     nlohmann::json recall = nlohmann::json::array();
-    for (const ClassQuality& one : all) recall.push_back(one.recall());
-    return are_unequal(all) ? nlohmann::json{{"macro_f1", macro_f1(all)}, {"recall", recall}}
-                            : nlohmann::json::object();
+    for (const ClassQuality& one : all) {
+        recall.push_back(one.recall());
+        if (one.images == 0) continue;
+        least = std::min(least, one.images), most = std::max(most, one.images);
+        f1 += one.f1(), ++count;
+    }
+    if (most <= 3 * least) return nlohmann::json::object();
+    return {{"macro_f1", f1 / count}, {"recall", recall}};
 }
 
 std::string class_text(const std::vector<ClassQuality>& all,
                        const std::vector<std::string>& names) {
-    if (!are_unequal(all)) return "";
-    std::vector<std::pair<double, std::string>> recalls;
-    for (size_t c = 0; c < all.size(); ++c)
-        if (all[c].images > 0)
-            recalls.emplace_back(all[c].recall(), fmt::format("{} {:.1f} %", printable(names[c]),
-                                                              100 * all[c].recall()));
-    std::ranges::stable_sort(recalls, {}, &decltype(recalls)::value_type::first);
+    const nlohmann::json fields = class_fields(all);
+    if (fields.empty()) return "";
+    std::multimap<double, std::string> by_recall;
     std::vector<std::string> texts;
-    for (const auto& [_, text] : recalls) texts.push_back(text);
-    return fmt::format("macro F1 {:.3f}  recall {}", macro_f1(all), some_of(texts));
+    for (size_t c = 0; c < all.size(); ++c)
+        if (const double recall = all[c].recall(); all[c].images > 0)
+            by_recall.emplace(recall,
+                              fmt::format("{} {:.1f} %", printable(names[c]), 100 * recall));
+    for (const auto& [_, text] : by_recall) texts.push_back(text);
+    return fmt::format("macro F1 {:.3f}  recall {}", fields["macro_f1"].get<double>(),
+                       some_of(texts));
 }
 
 std::vector<Quality::Confusion> Quality::confusions(size_t most) const {
