@@ -1,5 +1,5 @@
 // Which GPU a rank takes, and two ranks on one GPU. These tests need no GPU.
-#include "src/job/device_choice.h"
+#include "src/session/device_choice.h"
 
 #include <atomic>
 #include <cstdlib>

@@ -6,7 +6,7 @@
 
 #include "data/sources/dataset.h"
 #include "src/checkpoint/safetensors.h"
-#include "src/job/job_setup.h"
+#include "src/session/job_setup.h"
 #include "tests/jobs.h"
 #include "tests/pictures.h"
 

@@ -8,7 +8,7 @@
 
 #include "data_files.h"
 #include "pictures.h"
-#include "src/job/job_setup.h"
+#include "src/session/job_setup.h"
 #include "support.h"
 
 using namespace convoy;

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "src/train/grad_reducer.h"
+#include "src/step/grad_reducer.h"
 
 #include "net/ring/null_communicator.h"
 #include "tests/support.h"

@@ -1,5 +1,5 @@
 // Ops recorded and replayed (kernels/cuda/graph.cu), on the CUDA emulator.
-#include "src/train/step_graph.h"
+#include "src/step/step_graph.h"
 
 #include <functional>
 

@@ -14,7 +14,7 @@
 #include "data/sources/storage.h"
 #include "pictures.h"
 #include "src/base/check.h"
-#include "src/train/input.h"
+#include "src/step/input.h"
 #include "support.h"
 
 using namespace convoy;

@@ -1,4 +1,4 @@
-#include "src/train/class_bias.h"
+#include "src/step/class_bias.h"
 #include "tests/check_ops.h"
 #include "tests/golden_policy.h"
 

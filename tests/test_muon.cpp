@@ -1,7 +1,7 @@
 // Muon beside its formula in double, over 20 steps.
 #include <cmath>
 
-#include "src/train/optimizer.h"
+#include "src/step/optimizer.h"
 #include "tests/support.h"
 
 using namespace convoy;

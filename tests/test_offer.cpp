@@ -1,5 +1,5 @@
 // What a newcomer is told of a job, by a stranger perhaps.
-#include "src/job/exchange.h"
+#include "src/session/rank_json.h"
 
 #include "tests/support.h"
 

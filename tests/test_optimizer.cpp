@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "src/train/learning_rate.h"
-#include "src/train/optimizer.h"
+#include "src/step/learning_rate.h"
+#include "src/step/optimizer.h"
 #include "tests/support.h"
 
 using namespace convoy;

@@ -4,7 +4,7 @@
 
 #include "src/base/text.h"
 #include "src/cli/commands.h"
-#include "src/job/job_setup.h"
+#include "src/session/job_setup.h"
 #include "tests/jobs.h"
 #include "tests/net_support.h"
 

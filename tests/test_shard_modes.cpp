@@ -6,7 +6,7 @@
 #include "data/loader.h"
 #include "data/sources/generated.h"
 #include "src/base/check.h"
-#include "src/train/input.h"
+#include "src/step/input.h"
 #include "tests/jobs.h"
 
 using namespace convoy;

@@ -5,8 +5,8 @@
 
 #include "data/check_data.h"
 #include "data/sources/crc32c.h"
+#include "data/sources/find_sets.h"
 #include "data/sources/index.h"
-#include "data/sources/places.h"
 #include "data_files.h"
 #include "golden.h"
 #include "golden_shards.h"

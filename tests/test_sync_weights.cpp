@@ -1,5 +1,5 @@
 // Whether all ranks hold the same weights; ranks that differ take those of one rank.
-#include "src/job/sync_weights.h"
+#include "src/session/sync_weights.h"
 
 #include "tests/net_support.h"
 

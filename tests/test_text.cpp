@@ -5,8 +5,8 @@
 #include "src/base/clock.h"
 #include "src/base/table.h"
 #include "src/config/config.h"
-#include "src/job/job_session.h"
 #include "src/model/model.h"
+#include "src/session/job_session.h"
 #include "support.h"
 #include "tests/process.h"
 

@@ -1,7 +1,7 @@
 // Training as a whole: world-size independence, over-fitting, resuming bit for bit. Ranks are
 // threads of this process.
-#include "src/train/evaluate.h"
-#include "src/train/trainer.h"
+#include "src/step/evaluate.h"
+#include "src/step/trainer.h"
 
 #include <signal.h>
 
@@ -14,9 +14,9 @@
 #include "net/ring/null_communicator.h"
 #include "src/base/text.h"
 #include "src/checkpoint/checkpoint.h"
-#include "src/job/job_setup.h"
 #include "src/run/run_log.h"
-#include "src/train/stages.h"
+#include "src/session/job_setup.h"
+#include "src/step/stages.h"
 #include "tests/device.h"
 #include "tests/net_support.h"
 #include "tests/process.h"

@@ -7,7 +7,7 @@
 #include <map>
 #include <utility>
 
-#include "data/sources/places.h"
+#include "data/sources/find_sets.h"
 #include "src/base/text.h"
 
 namespace convoy {

@@ -1,6 +1,6 @@
 // dataset.h — opens the sets that --data, --val, --val-split and --classes describe.
 //
-//   name ─► places.h: folders, shards, lists ─► listing.h: their classes ─► a Source of some
+//   name ─► find_sets.h: folders, shards, lists ─► listing.h: their classes ─► a Source of some
 #pragma once
 
 #include <cstdint>

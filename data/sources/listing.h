@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "data/sources/dataset.h"
-#include "data/sources/places.h"
+#include "data/sources/find_sets.h"
 #include "data/sources/records.h"
 
 namespace convoy {

@@ -9,8 +9,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "data/sources/find_sets.h"
 #include "data/sources/index.h"
-#include "data/sources/places.h"
 #include "src/base/bytes.h"
 #include "src/base/random.h"
 #include "src/base/text.h"

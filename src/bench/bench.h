@@ -8,8 +8,8 @@
 #include "data/loader.h"
 #include "src/base/clock.h"
 #include "src/base/table.h"
-#include "src/job/device_choice.h"
-#include "src/job/job_session.h"
+#include "src/session/device_choice.h"
+#include "src/session/job_session.h"
 
 namespace convoy {
 
@@ -26,8 +26,8 @@ inline Spread spread_of(const std::vector<double>& values) {
 // it; rank 0 prints. The times of the first step count from the call.
 //
 // config.forward: only forward passes, as in eval. config.compute > 0: each layer sleeps
-// instead of computing, this many seconds per step in all, in proportion to its operations. Gradients
-// are sent as usual, so many hosts can be simulated on a machine with few cores.
+// instead of computing, this many seconds per step in all, in proportion to its operations.
+// Gradients are sent as usual, so many hosts can be simulated on a machine with few cores.
 int bench_train_in_job(JobSession& job);
 
 // Times each layer of real training steps of seven built-in models, and compares it with the limit

@@ -3,7 +3,7 @@
 
 #include "src/base/text.h"
 #include "src/bench/bench.h"
-#include "src/plan/probe.h"
+#include "src/plan/timing.h"
 
 namespace convoy {
 

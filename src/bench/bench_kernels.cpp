@@ -6,9 +6,9 @@
 #include "net/ring/null_communicator.h"
 #include "src/base/trace.h"
 #include "src/bench/bench.h"
-#include "src/job/job_setup.h"
-#include "src/train/input.h"
-#include "src/train/trainer.h"
+#include "src/session/job_setup.h"
+#include "src/step/input.h"
+#include "src/step/trainer.h"
 
 namespace convoy {
 

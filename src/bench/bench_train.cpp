@@ -7,9 +7,9 @@
 #include "data/order.h"
 #include "src/base/terminal.h"
 #include "src/bench/bench.h"
-#include "src/job/job_setup.h"
-#include "src/train/input.h"
-#include "src/train/trainer.h"
+#include "src/session/job_setup.h"
+#include "src/step/input.h"
+#include "src/step/trainer.h"
 
 namespace convoy {
 namespace {

@@ -19,7 +19,7 @@
 
 #include "src/base/log.h"
 #include "src/checkpoint/safetensors.h"
-#include "src/train/trainer.h"
+#include "src/step/trainer.h"
 
 namespace convoy {
 

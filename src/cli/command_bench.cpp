@@ -6,8 +6,8 @@
 #include "src/base/check.h"
 #include "src/bench/bench.h"
 #include "src/cli/commands.h"
-#include "src/job/job_setup.h"
 #include "src/plan/tune.h"  // free_port
+#include "src/session/job_setup.h"
 
 namespace convoy {
 

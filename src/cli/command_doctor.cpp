@@ -18,7 +18,7 @@
 #include "src/base/number.h"
 #include "src/base/text.h"
 #include "src/cli/commands.h"
-#include "src/job/device_choice.h"
+#include "src/session/device_choice.h"
 
 namespace convoy {
 

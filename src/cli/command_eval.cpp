@@ -8,13 +8,13 @@
 #include "src/base/text.h"
 #include "src/checkpoint/checkpoint.h"
 #include "src/cli/commands.h"
-#include "src/job/device_choice.h"
-#include "src/job/job_setup.h"
 #include "src/report/eval_report.h"
 #include "src/run/run_log.h"
 #include "src/run/trained_model.h"
-#include "src/train/evaluate.h"
-#include "src/train/input.h"
+#include "src/session/device_choice.h"
+#include "src/session/job_setup.h"
+#include "src/step/evaluate.h"
+#include "src/step/input.h"
 
 namespace convoy {
 

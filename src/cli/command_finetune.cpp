@@ -5,8 +5,8 @@
 #include "src/checkpoint/torch_file.h"
 #include "src/checkpoint/weights.h"
 #include "src/cli/commands.h"
-#include "src/job/device_choice.h"
-#include "src/train/learning_rate.h"
+#include "src/session/device_choice.h"
+#include "src/step/learning_rate.h"
 
 namespace convoy {
 

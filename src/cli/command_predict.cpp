@@ -10,11 +10,11 @@
 #include "src/base/terminal.h"
 #include "src/base/text.h"
 #include "src/cli/commands.h"
-#include "src/job/job_setup.h"
 #include "src/report/explain.h"
 #include "src/report/html.h"
 #include "src/run/trained_model.h"
-#include "src/train/input.h"
+#include "src/session/job_setup.h"
+#include "src/step/input.h"
 
 namespace convoy {
 

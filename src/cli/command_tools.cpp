@@ -11,8 +11,8 @@
 #include "src/checkpoint/torch_file.h"
 #include "src/checkpoint/weights.h"
 #include "src/cli/commands.h"
-#include "src/job/device_choice.h"
-#include "src/job/job_setup.h"
+#include "src/session/device_choice.h"
+#include "src/session/job_setup.h"
 
 namespace convoy {
 

@@ -1,9 +1,9 @@
 // command_train.cpp — train: set up the job, measure it, run it.
 #include "src/base/check.h"
 #include "src/cli/commands.h"
-#include "src/job/job_setup.h"
-#include "src/plan/probe.h"
+#include "src/plan/timing.h"
 #include "src/run/train_run.h"
+#include "src/session/job_setup.h"
 
 namespace convoy {
 

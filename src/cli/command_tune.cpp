@@ -15,12 +15,12 @@
 #include "src/base/table.h"
 #include "src/base/text.h"
 #include "src/cli/commands.h"
-#include "src/job/device_choice.h"
-#include "src/job/exchange.h"
 #include "src/model/model.h"
-#include "src/plan/probe.h"
+#include "src/plan/timing.h"
 #include "src/plan/tune.h"
 #include "src/run/usage.h"
+#include "src/session/device_choice.h"
+#include "src/session/rank_json.h"
 
 namespace convoy {
 

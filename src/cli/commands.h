@@ -8,7 +8,7 @@
 
 #include "src/base/log.h"
 #include "src/config/config.h"
-#include "src/job/job_session.h"
+#include "src/session/job_session.h"
 
 namespace convoy {
 

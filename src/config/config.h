@@ -170,9 +170,9 @@ struct Limits {
     double low = -1e18, high = 1e18;
 };
 
-// An option that sets several fields, such as --sync async:2:4 (composite.cpp). The text can be
-// read back to the same fields. set() throws Error that begins with `who` if the text does not fit;
-// then some fields may be set already.
+// An option that sets several fields, such as --sync async:2:4 (composite_options.cpp). The text
+// can be read back to the same fields. set() throws Error that begins with `who` if the text does
+// not fit; then some fields may be set already.
 struct Composite {
     std::string (*text)(const Config& config);
     void (*set)(Config& config, const std::string& text, const std::string& who);

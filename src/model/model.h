@@ -11,7 +11,7 @@
 
 namespace convoy {
 
-// A range of top-level layers: the stage of one rank in a pipeline (src/train/pipeline.cpp).
+// A range of top-level layers: the stage of one rank in a pipeline (src/step/pipeline.cpp).
 struct LayerRange {
     size_t first = 0, end = SIZE_MAX;
 };

@@ -27,7 +27,7 @@ struct RankTiming {
     double together = 0, alone = 0;
 };
 
-// Everything that was measured (probe.h). The same on every rank, except bytes_per_second.
+// Everything that was measured (timing.h). The same on every rank, except bytes_per_second.
 struct JobTiming {
     std::vector<LinkTiming> links;
     size_t bucket_bytes = kDefaultBucketBytes;

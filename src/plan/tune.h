@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "src/job/job_session.h"
+#include "src/session/job_session.h"
 
 namespace convoy {
 

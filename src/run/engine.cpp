@@ -1,8 +1,8 @@
 #include "src/run/engine.h"
 
 #include "src/base/check.h"
-#include "src/job/device_choice.h"
-#include "src/train/input.h"
+#include "src/session/device_choice.h"
+#include "src/step/input.h"
 
 namespace convoy {
 

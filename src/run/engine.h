@@ -11,11 +11,11 @@
 
 #include "data/decoded_cache.h"
 #include "data/loader.h"
-#include "src/job/job_setup.h"
 #include "src/run/trace_file.h"
 #include "src/run/usage.h"
-#include "src/train/evaluate.h"
-#include "src/train/trainer.h"
+#include "src/session/job_setup.h"
+#include "src/step/evaluate.h"
+#include "src/step/trainer.h"
 
 namespace convoy {
 

@@ -3,11 +3,11 @@
 #include "data/loader.h"
 #include "src/base/terminal.h"
 #include "src/checkpoint/weights.h"
-#include "src/job/device_choice.h"
-#include "src/train/input.h"
-#include "src/train/learning_rate.h"
-#include "src/train/optimizer.h"
-#include "src/train/trainer.h"
+#include "src/session/device_choice.h"
+#include "src/step/input.h"
+#include "src/step/learning_rate.h"
+#include "src/step/optimizer.h"
+#include "src/step/trainer.h"
 
 namespace convoy {
 

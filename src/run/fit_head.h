@@ -6,14 +6,14 @@
 #pragma once
 
 #include "src/checkpoint/safetensors.h"
-#include "src/job/job_setup.h"
+#include "src/session/job_setup.h"
 
 namespace convoy {
 
 // The weights with a trained last layer, complete. Blocks while this rank reads up to 5,000 images,
 // fewer if the outputs would exceed 256 MB. Trains E passes, but at least 100 steps, with the
-// optimizer and loss of the run. The rate falls to 0 from that of the run, of sgd from ten times that
-// rate, as random weights have far to go. A signal ends it early.
+// optimizer and loss of the run. The rate falls to 0 from that of the run, of sgd from ten times
+// that rate, as random weights have far to go. A signal ends it early.
 SafeTensors fit_head(const SafeTensors& weights, JobSetup& setup);
 
 }  // namespace convoy

@@ -4,7 +4,7 @@
 
 #include "src/config/config.h"
 #include "src/run/usage.h"
-#include "src/train/step_counters.h"
+#include "src/step/step_counters.h"
 
 namespace convoy {
 

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/base/text.h"
-#include "src/job/exchange.h"
+#include "src/session/rank_json.h"
 
 namespace convoy {
 

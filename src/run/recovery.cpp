@@ -12,8 +12,8 @@
 #include "src/base/text.h"
 #include "src/checkpoint/torch_file.h"
 #include "src/checkpoint/weights.h"
-#include "src/job/exchange.h"
 #include "src/run/fit_head.h"
+#include "src/session/rank_json.h"
 
 namespace convoy {
 

@@ -21,8 +21,8 @@
 #include <optional>
 #include <vector>
 
-#include "src/job/sync_weights.h"
 #include "src/run/run_report.h"
+#include "src/session/sync_weights.h"
 
 namespace convoy {
 

@@ -12,7 +12,7 @@
 #include "src/run/quality.h"
 #include "src/run/tensorboard.h"
 #include "src/run/usage.h"
-#include "src/train/trainer.h"
+#include "src/step/trainer.h"
 
 namespace convoy {
 

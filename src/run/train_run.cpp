@@ -5,7 +5,7 @@
 #include "src/base/check.h"
 #include "src/base/text.h"
 #include "src/run/quality.h"
-#include "src/train/learning_rate.h"
+#include "src/step/learning_rate.h"
 
 namespace convoy {
 

@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "src/checkpoint/weights.h"
-#include "src/job/device_choice.h"
-#include "src/job/exchange.h"
+#include "src/session/device_choice.h"
+#include "src/session/rank_json.h"
 
 namespace convoy {
 

@@ -14,7 +14,7 @@
 
 #include "src/base/number.h"
 #include "src/base/text.h"
-#include "src/job/exchange.h"
+#include "src/session/rank_json.h"
 
 namespace convoy {
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "src/base/clock.h"
-#include "src/job/job_session.h"
+#include "src/session/job_session.h"
 
 namespace convoy {
 

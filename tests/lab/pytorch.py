@@ -91,7 +91,7 @@ def set_whitening(layer, images):
 
 
 class Muon(torch.optim.Optimizer):
-    """src/train/muon.cpp"""
+    """src/step/muon.cpp"""
 
     @torch.no_grad()
     def step(self):

@@ -11,10 +11,10 @@ UNITY  ?= 1
 SINGLE := %_avx512.cpp %_avx512_bf16.cpp data/images/pixel_ops.cpp src/model/start_values.cpp src/page/assets.cpp \
           src/cli/main.cpp kernels/backend.cpp net/control/asio.cpp kernels/cpu/winograd% kernels/cuda/conv2d.cu
 net_HOLDS  := net/control net/ring
-src/train_HOLDS := src/config src/model src/train
-src/run_HOLDS   := src/checkpoint src/job src/page src/run
+src/step_HOLDS := src/config src/model src/step
+src/run_HOLDS   := src/checkpoint src/session src/page src/run
 src/cli_HOLDS   := src/plan src/report src/bench src/cli
-FOLDERS    := net src/run src/cli data src/train src/base kernels/cpu kernels/simt
+FOLDERS    := net src/run src/cli data src/step src/base kernels/cpu kernels/simt
 in_folder   = $(filter-out $(SINGLE),$(filter $(addsuffix /%,$(or $($1_HOLDS),$1)),$2))
 ifneq ($(sort $(filter-out src/mini,$(patsubst %/,%,$(wildcard src/*/)))),$(sort $(foreach f,$(filter src/%,$(FOLDERS)),$(or $($f_HOLDS),$f))))
   $(error a folder of src is in no unit: add it to one of the lists above)

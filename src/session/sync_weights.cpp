@@ -1,0 +1,85 @@
+#include "src/session/sync_weights.h"
+
+#include <algorithm>
+
+namespace convoy {
+
+struct Held {  // a part of an arena, as this rank has it
+    size_t arena, begin, size;
+    std::span<float> host = {};  // the arena itself, or `copy` if the host cannot read it
+    std::vector<float> copy = {};
+};
+
+// The name of the first tensor that differs between ranks `root` and `other`. Collective.
+static std::string first_difference(const std::vector<Held>& parts, Params& params, int root,
+                                    int other, Communicator& communicator) {
+    std::vector<uint64_t> mine;
+    std::vector<std::string> names;
+    for (const Held& part : parts)
+        for (const Param* param : params.all()) {
+            const size_t n = param->shape.elems(), at = param->offset - part.begin;
+            if (param->offset < part.begin || at + n > part.host.size()) continue;
+            mine.push_back(checksum(part.host.subspan(at, n)));
+            names.push_back(part.arena == 0 ? param->name
+                                            : cat("state ", part.arena - 1, " of ", param->name));
+        }
+    const auto all = gather_lists(communicator, mine);
+    const auto &first = all[size_t(root)], &second = all[size_t(other)];
+    const auto t = size_t(std::ranges::mismatch(first, second).in1 - first.begin());
+    return t < names.size() ? names[t] : "padding";
+}
+
+std::vector<size_t> sizes_of(const std::vector<std::span<float>>& arenas) {
+    std::vector<size_t> sizes;
+    for (const auto& arena : arenas) sizes.push_back(arena.size());
+    return sizes;
+}
+
+Difference compare_with(int root, const std::vector<bool>& same, Params& params,
+                        const std::vector<std::span<float>>& arenas,
+                        const std::vector<size_t>& sizes, Backend& backend,
+                        Communicator& communicator) {
+    std::vector<Held> parts;
+    for (size_t i = 0; i < sizes.size(); ++i)
+        for (const Params::Range& range :
+             params.is_whole ? std::vector{Params::Range{0, sizes[i]}} : params.owned)
+            if (range.end <= sizes[i]) parts.push_back({i, range.begin, range.end - range.begin});
+    std::vector<uint64_t> mine(parts.size());
+    backend.synchronize();
+    for (size_t p = 0; p < parts.size() && !arenas.empty(); ++p) {
+        Held& part = parts[p];
+        part.host = arenas[part.arena].subspan(part.begin, part.size);
+        if (!backend.host_visible()) {
+            part.copy.resize(part.size);
+            backend.download(part.copy.data(), part.host.data(), part.size * sizeof(float));
+            part.host = part.copy;
+        }
+        mine[p] = checksum(part.host);
+    }
+    const auto all = gather_lists(communicator, mine);
+
+    Difference found;
+    const std::vector<uint64_t>& right = all[size_t(root)];
+    for (size_t rank = 0; rank < all.size(); ++rank)
+        if (same[rank] && all[rank] != right) found.ranks.push_back(int(rank));
+    if (!found.ranks.empty())
+        found.tensor = first_difference(parts, params, root, found.ranks[0], communicator);
+    for (size_t p = 0; p < parts.size(); ++p) {
+        const auto has_it = [&](const auto& sums) { return sums[p] == right[p]; };
+        if (std::ranges::all_of(all, has_it)) continue;
+        Held& part = parts[p];
+        std::vector<float> got;  // even if this rank already has the values
+        if (communicator.rank() != root) got.resize(part.size);
+        const std::span<float> values = got.empty() ? part.host : got;
+        communicator.broadcast(std::as_writable_bytes(values), root);
+        if (mine[p] != right[p]) found.theirs.push_back({part.arena, part.begin, std::move(got)});
+    }
+    return found;
+}
+
+void take(const Difference& found, const std::vector<std::span<float>>& arenas, Backend& backend) {
+    for (const auto& [arena, begin, values] : found.theirs)
+        backend.upload(arenas[arena].data() + begin, values.data(), values.size() * sizeof(float));
+}
+
+}  // namespace convoy
