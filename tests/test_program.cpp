@@ -505,7 +505,7 @@ TEST_CASE(
     CHECK(contains(output_of({"--coord", address, "--rank", "1", "--join-timeout", "0.5"}, 1),
                    cat("not of the coordinator, which is at ", at(job.port))));
     third.kill(SIGKILL);
-    CHECK(fourth.wait_for("rank 3 (", 30));
+    CHECK(job[0].wait_for("; 4 ranks, step ", 30));
     for (auto& rank : job.all) CHECK(rank->wait(180) == 0);
     CHECK(fourth.wait(180) == 0);
     CAPTURE(job[0].output(), fourth.output());

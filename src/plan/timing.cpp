@@ -74,8 +74,10 @@ JobTiming time_job(const JobSetup& setup, Communicator& communicator, bool brief
     if (world > 1) {
         timing.links = communicator.measure_links();
         timing.bucket_bytes = bucket_bytes_for(timing.links, world);
-        const double sum = median(time_sums(communicator, timing.bucket_bytes, brief ? 0.1 : 0.4));
-        timing.bytes_per_second = 2.0 * (world - 1) / world * double(timing.bucket_bytes) / sum *
+        // Of a small network all gradients are less than a bucket.
+        const size_t bytes = std::min(timing.bucket_bytes, size_t(timing.gradient_bytes));
+        const double sum = median(time_sums(communicator, bytes, brief ? 0.1 : 0.4));
+        timing.bytes_per_second = 2.0 * (world - 1) / world * double(bytes) / sum *
                                   (config.wire == WireType::kBf16 ? 0.5 : 1);
     }
 

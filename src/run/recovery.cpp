@@ -169,7 +169,7 @@ bool Recovery::go_on() {
     engine_.sync().rewind();
     progress_.rewind();
     report_.rewind();
-    const bool planned = std::exchange(planned_, false);
+    const bool planned = std::exchange(planned_, false), is_new = !agreed_;
     engine_.drop();
     Ranks ranks;
     for (;;) try {
@@ -186,9 +186,7 @@ bool Recovery::go_on() {
     const double seconds = seconds_since(begin);
     engine_.track->add(kTraceNewRing, begin, Clock::now(), setup_.world());
     const std::string news = cat(ranks.why, fmt::format(", {:.2f} s", seconds));
-    // Once per job, and on the newcomers.
-    const bool tells = setup_.rank() == 0 || ranks.before[size_t(setup_.rank())] < 0;
-    tells ? log_.notice(news) : log_.detail(news);
+    setup_.rank() == 0 || is_new ? log_.notice(news) : log_.detail(news);  // once per job
     folder_.log.event("regroup", {{"step", progress_.at.step},
                                   {"ranks", setup_.world()},
                                   {"why", ranks.why},
