@@ -514,9 +514,9 @@ TEST_CASE("succession: a silent coordinator is asked again, where its heir is si
 namespace {
 
 // A job of many ranks on one network, step by step.
-struct Cluster : World {
+struct ThousandRanks : World {
     static constexpr int kRanks = 1'000;
-    Cluster() {
+    ThousandRanks() {
         is_quick = true;
         processes.resize(kRanks);
         at(0).serves = std::make_unique<Server>(Server{Coordinator(options(0)), {}, {}, 0, now});
@@ -583,7 +583,7 @@ struct Cluster : World {
 }  // namespace
 
 TEST_CASE("a thousand ranks: start, a tenth killed, the coordinator, a split, a rolling restart") {
-    Cluster job;
+    ThousandRanks job;
     job.until(1'000, "start", 10);
     for (int process = 500; process < 600; ++process) job.kill(process);
     job.until(900, "100 ranks are killed at once", 30);
