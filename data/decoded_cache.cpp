@@ -1,4 +1,3 @@
-// decoded_cache.cpp — see decoded_cache.h.
 #include "data/decoded_cache.h"
 
 #include <algorithm>

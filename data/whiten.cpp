@@ -1,4 +1,3 @@
-// whiten.cpp — see whiten.h.
 #include "data/whiten.h"
 
 #include <opencv2/core.hpp>

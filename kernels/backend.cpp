@@ -20,9 +20,7 @@
 
 namespace convoy {
 
-namespace {
-
-std::vector<int> affinity_cpus() {
+static std::vector<int> affinity_cpus() {
     // Linux rejects a set smaller than its number of processors: grow until the call succeeds.
     for (int bits = 1024; bits <= 1 << 20; bits *= 2) {
         cpu_set_t* set = CPU_ALLOC(bits);
@@ -40,7 +38,7 @@ std::vector<int> affinity_cpus() {
 }
 
 // quota/period of one cgroup folder (version 2, or 1) in processors, rounded up; 0: no limit.
-int quota_cpus(const std::string& folder) {
+static int quota_cpus(const std::string& folder) {
     std::ifstream both(folder + "/cpu.max");  // "max 100000" or "150000 100000"
     std::ifstream one(folder + "/cpu.cfs_quota_us"), other(folder + "/cpu.cfs_period_us");
     double quota = 0, period = 0;
@@ -48,9 +46,8 @@ int quota_cpus(const std::string& folder) {
     return quota > 0 && period > 0 ? std::max(1, int((quota + period - 1) / period)) : 0;
 }
 
-// The smallest limit from our cgroup up to the root. In a container the path in /proc may be the
-// host's, so the loop always ends with the root of the mount.
-int cgroup_cpus() {
+// The smallest limit from our cgroup up to the mount's root; a container's path may be the host's.
+static int cgroup_cpus() {
     int limit = std::numeric_limits<int>::max();
     const auto ask = [&](const std::string& mount, std::string path) {
         for (;;) {
@@ -75,8 +72,6 @@ int cgroup_cpus() {
     }
     return limit;
 }
-
-}  // namespace
 
 int available_cpus() { return std::min(int(affinity_cpus().size()), cgroup_cpus()); }
 int available_cores() { return std::min(count_cores(affinity_cpus()), cgroup_cpus()); }

@@ -1,7 +1,6 @@
 #!/bin/sh
-# Two ranks on this machine train the generated set of shapes into runs/demo. Succeeds if the
-# validation accuracy reaches 95 %.
-# usage: tools/demo.sh [path of the trainer]
+# tools/demo.sh [TRAINER]: two ranks on this machine train the generated set of shapes into runs/demo.
+# Succeeds if the validation accuracy reaches 95 %.
 set -eu
 run=runs/demo
 rm -rf "$run"

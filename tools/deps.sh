@@ -1,7 +1,6 @@
 #!/bin/sh
-# Installs what is missing to build and test Convoy, from the distribution's packages (apt, with
-# sudo where needed), and packages named as arguments. Elsewhere prints what is needed. Quick when all
-# is there.
+# Installs what is missing to build and test Convoy, and packages named as arguments, by apt (with
+# sudo where needed). Elsewhere prints what is needed. Quick when all is there.
 set -eu
 
 packages="g++ make libasio-dev libopencv-core-dev libopencv-imgproc-dev libopencv-imgcodecs-dev

@@ -14,7 +14,6 @@
 #include "src/base/bytes.h"
 
 namespace convoy {
-namespace {
 
 constexpr int kMaxScans = 500;  // a progressive file of tiny scans could take hours
 
@@ -22,10 +21,9 @@ constexpr int kMaxScans = 500;  // a progressive file of tiny scans could take h
 // needs its neighbours too, so this many more rows and columns are decoded.
 constexpr int kMargin = 2;
 
-// Whether an end-of-image marker follows the last scan. The search goes from marker to marker, as
-// in libjpeg: it skips each segment by its length. It ignores data after the end of the image, such
-// as the film of a motion photo.
-bool has_end(std::span<const uint8_t> bytes) {
+// Whether an end-of-image marker follows the last scan. Goes from marker to marker, as libjpeg
+// does, by the lengths of segments. Ignores data after the end, such as the film of a motion photo.
+static bool has_end(std::span<const uint8_t> bytes) {
     for (size_t at = 2; at + 1 < bytes.size();) {
         const uint8_t marker = bytes[at + 1];
         if (bytes[at] != 0xFF) {  // entropy-coded data
@@ -45,9 +43,9 @@ bool has_end(std::span<const uint8_t> bytes) {
     return false;
 }
 
-JpegReader& reader_of(j_common_ptr info) { return *static_cast<JpegReader*>(info->client_data); }
-
-}  // namespace
+static JpegReader& reader_of(j_common_ptr info) {
+    return *static_cast<JpegReader*>(info->client_data);
+}
 
 void cmyk_to_rgb(const uint8_t* cmyk, int W, uint8_t* rgb) {
     for (int q = 0; q < W; ++q, cmyk += 4, rgb += 3)

@@ -1,4 +1,3 @@
-// policy.cpp — see policy.h.
 #include "data/images/policy.h"
 
 #include <algorithm>

@@ -51,18 +51,18 @@ void portable_down(const uint8_t* in, size_t in_bytes, int skipped, size_t n, co
 }
 
 #ifdef __AVX2__
-namespace {
 
 // 2^15 · high + low
-__m256i joined(__m256i high, __m256i low) {
+static __m256i joined(__m256i high, __m256i low) {
     return _mm256_add_epi32(_mm256_slli_epi32(high, kLowBits), low);
 }
 // Sums as pixels in 32 bits each; the packing that follows cuts them at 255.
-__m256i rounded(__m256i sum) {
+static __m256i rounded(__m256i sum) {
     return _mm256_srli_epi32(_mm256_add_epi32(sum, _mm256_set1_epi32(int(kHalf))), kWeightBits);
 }
 
-__m256i four_weights(const int16_t* weights) {  // w0 w1 for each channel, then w2 w3 for each
+static __m256i four_weights(
+    const int16_t* weights) {  // w0 w1 for each channel, then w2 w3 for each
     int64_t four;
     std::memcpy(&four, weights, 8);
     const __m256i spread = _mm256_setr_epi8(0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3,  //
@@ -73,8 +73,8 @@ __m256i four_weights(const int16_t* weights) {  // w0 w1 for each channel, then 
 // Four rows at once, so that weights are loaded once for all of them. Four taps (12 bytes) a
 // step: both halves of a register get the same bytes; the lower takes taps 0 and 1 out of them,
 // the upper 2 and 3, as 16-bit words  r0 r1  g0 g1  b0 b1  0 0.
-void filter_four_rows(const uint8_t* const rows[4], const Taps& taps, bool flip,
-                      uint8_t* const out[4]) {
+static void filter_four_rows(const uint8_t* const rows[4], const Taps& taps, bool flip,
+                             uint8_t* const out[4]) {
     const __m256i take =
         _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1,  //
                          6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1);
@@ -114,13 +114,11 @@ void filter_four_rows(const uint8_t* const rows[4], const Taps& taps, bool flip,
 }
 
 // Eight bytes of two rows, interleaved and widened: a0 b0 a1 b1 …, 16 bits each.
-__m256i pairs(const uint8_t* a, const uint8_t* b) {
+static __m256i pairs(const uint8_t* a, const uint8_t* b) {
     const __m128i bytes = _mm_unpacklo_epi8(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(a)),
                                             _mm_loadl_epi64(reinterpret_cast<const __m128i*>(b)));
     return _mm256_cvtepu8_epi16(bytes);
 }
-
-}  // namespace
 
 void avx2_across(const uint8_t* in, size_t in_bytes, int rows, int C, const Taps& taps, bool flip,
                  uint8_t* out, size_t out_bytes) {

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
-#include <utility>
 #include <vector>
 
 #include "data/images/bitmap.h"

@@ -1,4 +1,3 @@
-// dataset.cpp — see dataset.h.
 #include "data/sources/dataset.h"
 
 #include <algorithm>

@@ -4,9 +4,7 @@
 #include <glob.h>
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "data/images/decode.h"
 #include "data/sources/index.h"

@@ -1,4 +1,3 @@
-// http.cpp — see http.h.
 #include "data/sources/http.h"
 
 #define CURL_DISABLE_DEPRECATION  // CURLOPT_PROTOCOLS, for libcurl before 7.85

@@ -1,4 +1,3 @@
-// listing.cpp — see listing.h.
 #include "data/sources/listing.h"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// remote.cpp — see remote.h.
 #include "data/sources/remote.h"
 
 #include <fcntl.h>

@@ -154,9 +154,8 @@ void scan_tfrecord(ByteStream& stream, const Findings& findings) {
         if (header.size() < 12) return findings.fault(at, "truncated in the header of a record");
         const uint64_t length = ByteReader{header}.number<uint64_t>();
         if (!begins_tfrecord(header))
-            return findings.fault(at,
-                                  "the checksum of a record's length is wrong: the rest of the "
-                                  "file is left out");
+            return findings.fault(
+                at, "the checksum of a record's length is wrong: the rest of the file is left out");
         if (length > kMaxSample)
             return findings.fault(at,
                                   cat("a record of ", length, " bytes; the limit is ", kMaxSample));

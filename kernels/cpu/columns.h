@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <type_traits>
 #include <vector>
 
 #include "kernels/backend.h"

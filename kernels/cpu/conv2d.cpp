@@ -20,7 +20,6 @@
 #include "kernels/shapes.h"
 
 namespace convoy {
-
 namespace {
 
 template <class T>

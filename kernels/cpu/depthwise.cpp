@@ -7,7 +7,6 @@
 #include "kernels/cpu/windows.h"
 
 namespace convoy {
-
 namespace {
 
 template <class T>

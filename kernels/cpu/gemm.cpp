@@ -15,12 +15,9 @@
 // columns. Sums over the depth are added in a fixed order.
 #include "kernels/cpu/gemm.h"
 
-#include <algorithm>
-
 #include "kernels/cpu/pack.h"
 
 namespace convoy {
-
 namespace {
 
 constexpr int kBlockDepths = 4;         // depth of a block of B, in units of kDepthBlock

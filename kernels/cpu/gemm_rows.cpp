@@ -20,7 +20,6 @@
 #include "kernels/cpu/pack.h"
 
 namespace convoy {
-
 namespace {
 
 constexpr int kRowsBlock = 288;

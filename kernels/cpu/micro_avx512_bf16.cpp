@@ -22,7 +22,6 @@ constexpr int kWidth = 16, kVecs = 2, kRows = 14, kLane = 16, kLaneRows = 8;
 #include "kernels/cpu/micro_body.h"
 
 namespace convoy {
-
 namespace {
 
 struct PairProduct {

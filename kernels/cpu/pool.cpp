@@ -10,7 +10,6 @@
 #include "kernels/shapes.h"
 
 namespace convoy {
-
 namespace {
 
 // Adaptive pooling: output p covers the input rows [area_begin(p), area_end(p)).

@@ -1,12 +1,10 @@
 #include "kernels/cpu/thread_pool.h"
 
-#include <exception>
 #include <utility>
 
 #include "src/base/check.h"
 
 namespace convoy {
-
 namespace {
 
 // A few microseconds: longer than the gap between two ops, far shorter than a decoded image.

@@ -8,7 +8,6 @@
 #include "kernels/cpu/winograd.h"
 
 namespace convoy {
-
 namespace {
 
 constexpr int kL2Floats = 330'000;  // 1.3 of 2 MB: the rest is for U and pixels

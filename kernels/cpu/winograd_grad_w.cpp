@@ -8,7 +8,6 @@
 #include "kernels/cpu/winograd.h"
 
 namespace convoy {
-
 namespace {
 
 constexpr int kSmallSum = 36 * 128 * 128;  // floats, 2.4 MB

@@ -9,7 +9,6 @@
 #include "src/session/job_setup.h"
 #include "src/step/input.h"
 #include "src/step/trainer.h"
-
 namespace convoy {
 
 namespace {

@@ -1,4 +1,3 @@
-// checkpoint.cpp — see checkpoint.h.
 #include "src/checkpoint/checkpoint.h"
 
 #include <fcntl.h>
@@ -19,7 +18,6 @@
 #include "src/checkpoint/weights.h"
 
 namespace convoy {
-
 namespace fs = std::filesystem;
 using nlohmann::json;
 

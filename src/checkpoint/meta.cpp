@@ -8,7 +8,6 @@
 #include "src/base/random.h"
 
 namespace convoy {
-
 using nlohmann::json;
 
 // The checksum of everything in meta.json except the checksum itself.

@@ -14,9 +14,7 @@
 #include "src/model/model_text.h"
 
 namespace convoy {
-
 using nlohmann::json;
-
 namespace {
 
 constexpr int kIrVersion = 8, kOpset = 17;

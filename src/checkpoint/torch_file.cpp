@@ -1,4 +1,3 @@
-// torch_file.cpp — see torch_file.h.
 #include "src/checkpoint/torch_file.h"
 
 #include <archive.h>
@@ -358,8 +357,7 @@ SafeTensors read_weights(const std::string& path, Log& log) {
     if (count > 0)
         log.notice(path, " holds NaN or infinity: ", counted(int64_t(count), "weight"),
                    ", the first in '", printable(first),
-                   "'. Training that diverged saves such weights; "
-                   "use an earlier checkpoint");
+                   "'. Training that diverged saves such weights; use an earlier checkpoint");
     return content;
 }
 

@@ -9,9 +9,8 @@
 #include "src/base/text.h"
 
 namespace convoy {
-namespace {
 
-std::vector<int64_t> shape_in_files(const Param& param) {
+static std::vector<int64_t> shape_in_files(const Param& param) {
     const Shape s = param.shape;
     if (param.dims == 1) return {int64_t(s.elems())};
     if (param.dims == 2) return {s.N, s.C};
@@ -20,7 +19,7 @@ std::vector<int64_t> shape_in_files(const Param& param) {
 }
 
 // Converts N matrices from channels × pixels to our pixels × channels, or back.
-std::vector<float> transposed(std::vector<float> from, const Param& param, bool to_ours) {
+static std::vector<float> transposed(std::vector<float> from, const Param& param, bool to_ours) {
     const std::vector<Shape> parts = param.dims == 4 ? std::vector{param.shape} : param.flat;
     if (parts.empty()) return from;
     std::vector<float> to;
@@ -36,13 +35,11 @@ std::vector<float> transposed(std::vector<float> from, const Param& param, bool 
     return to;
 }
 
-std::string shape_text(const std::vector<int64_t>& shape) {
+static std::string shape_text(const std::vector<int64_t>& shape) {
     return shape.empty() ? "one number" : join_text(shape, "x");
 }
 
 constexpr const char* kTracked = ".num_batches_tracked";  // batch norm's counter in PyTorch
-
-}  // namespace
 
 SafeTensors export_weights(Model& model, Backend& backend, int64_t steps) {
     SafeTensors content;

@@ -19,7 +19,6 @@
 #include "src/base/text.h"
 #include "src/cli/commands.h"
 #include "src/session/device_choice.h"
-
 namespace convoy {
 
 namespace {

@@ -17,7 +17,6 @@
 #include "src/step/input.h"
 
 namespace convoy {
-
 using nlohmann::json;
 
 // Options not given come from the training run: another seed would choose other validation images.

@@ -15,7 +15,6 @@
 #include "src/report/html.h"
 
 namespace convoy {
-
 using nlohmann::json;
 
 static double mean_loss(const std::vector<RatePoint>& points, size_t begin, size_t end) {
@@ -53,10 +52,8 @@ RateSearch search_rate(const std::vector<RatePoint>& points) {
     return found;
 }
 
-namespace {
-
 // The steps of the last run that is in the log.
-std::vector<RatePoint> read_points(const std::string& path) {
+static std::vector<RatePoint> read_points(const std::string& path) {
     std::vector<RatePoint> points;
     std::ifstream file(path);
     for (std::string line; std::getline(file, line);) {
@@ -69,7 +66,7 @@ std::vector<RatePoint> read_points(const std::string& path) {
     return points;
 }
 
-int report(const Config& config, bool keeps) {
+static int report(const Config& config, bool keeps) {
     const std::vector<RatePoint> all = read_points(config.out + "/log.jsonl");
     if (all.size() < 20)
         fail("tune --lr has only ", all.size(),
@@ -99,8 +96,6 @@ int report(const Config& config, bool keeps) {
             keeps ? cat("; curve: ", config.out, "/lr.json") : "; --out DIR keeps the curve");
     return 0;
 }
-
-}  // namespace
 
 int command_lr_find(const CommandLine& given, Log& log, const Stop& stop) {
     CommandLine line = given;

@@ -17,7 +17,6 @@
 #include "src/step/input.h"
 
 namespace convoy {
-
 using nlohmann::json;
 
 static void print_prediction(const std::string& name, std::span<const float> probabilities,

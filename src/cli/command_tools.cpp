@@ -122,8 +122,7 @@ int command_export(const CommandLine& line, Log& log, const Stop&) {
         if (config.format == FileFormat::kAuto && !config.out.ends_with(".safetensors"))
             fail(
                 "export writes --out FILE.safetensors, which PyTorch loads by safetensors.torch, "
-                "or "
-                "FILE.onnx; for another name give --format");
+                "or FILE.onnx; for another name give --format");
         write_safetensors(config.out, content);
     }
     log.info("wrote ", config.out, ": ", content.tensors.size(), " tensors, ",

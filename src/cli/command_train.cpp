@@ -25,10 +25,9 @@ int train_in_job(JobSession& job) {
 
 int command_train(const CommandLine& line, Log& log, const Stop& stop) {
     if (line.given.empty())
-        log.info(
-            "no options given: training ", line.config.model,
-            " on generated images for about a minute. Ctrl-C saves and stops; `trainer --help` "
-            "lists commands and options");
+        log.info("no options given: training ", line.config.model,
+                 " on generated images for about a minute. Ctrl-C saves and stops; `trainer "
+                 "--help` lists commands and options");
     return run_in_job(line, log, stop, train_in_job);
 }
 

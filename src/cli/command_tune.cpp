@@ -21,7 +21,6 @@
 #include "src/run/usage.h"
 #include "src/session/device_choice.h"
 #include "src/session/rank_json.h"
-
 namespace convoy {
 
 namespace {

@@ -9,7 +9,6 @@
 #include "src/config/config.h"
 
 namespace convoy {
-
 namespace {
 
 // The value of an option while it is read, and what the option takes.

@@ -9,9 +9,7 @@
 #include "src/page/state.h"
 
 namespace convoy {
-
 using nlohmann::json;
-
 namespace {
 
 std::string label(std::string_view value) {

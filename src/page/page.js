@@ -1,5 +1,4 @@
-// page.js — requests /state.json (src/page/README.md) every two seconds and shows it. Text from outside
-// enters the page only as text.
+// page.js — shows /state.json (src/page/README.md) every two seconds. Text from outside stays text.
 'use strict';
 const by = id => document.getElementById(id);
 const clock = s => {

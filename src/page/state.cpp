@@ -6,7 +6,6 @@
 #include "src/base/check.h"
 
 namespace convoy {
-
 using nlohmann::json;
 
 constexpr size_t kMostItems = 2000, kMostRanks = 1024, kMostText = 400;

@@ -1,4 +1,3 @@
-// plan.cpp — see plan.h.
 #include "src/plan/plan.h"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// timing.cpp — see timing.h.
 #include "src/plan/timing.h"
 
 #include <algorithm>

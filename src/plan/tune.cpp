@@ -1,4 +1,3 @@
-// tune.cpp — see tune.h.
 #include "src/plan/tune.h"
 
 #include <algorithm>
@@ -9,7 +8,6 @@
 #include "src/base/check.h"
 
 namespace convoy {
-
 using nlohmann::json;
 
 std::string Trial::text() const {

@@ -8,9 +8,7 @@
 #include "src/report/html.h"
 
 namespace convoy {
-
 using nlohmann::json;
-
 namespace {
 
 constexpr int kMostInTable = 32;  // the most classes for a table of all pairs

@@ -16,7 +16,6 @@
 #include "src/session/rank_json.h"
 
 namespace convoy {
-
 using nlohmann::json;
 
 // ---- the start ----------------------------------------------------------------------------------

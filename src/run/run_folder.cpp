@@ -16,7 +16,6 @@
 #include "src/base/check.h"
 
 namespace convoy {
-
 namespace fs = std::filesystem;
 
 // RUN/lock, which names the process that writes to the run folder. While this object lives, no

@@ -11,7 +11,6 @@
 #include "src/base/text.h"
 
 namespace convoy {
-
 using nlohmann::json;
 
 // Loss, accuracy and count, as fields of the events of steps, epochs and validations.

@@ -14,9 +14,7 @@
 #include "src/base/check.h"
 #include "src/base/number.h"
 #include "src/base/protobuf.h"
-
 namespace convoy {
-
 namespace fs = std::filesystem;
 using nlohmann::json;
 

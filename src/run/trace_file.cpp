@@ -12,7 +12,6 @@
 #include "src/base/check.h"
 
 namespace convoy {
-
 using nlohmann::json;
 
 TraceSteps trace_steps(const std::string& option) {

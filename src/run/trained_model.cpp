@@ -7,7 +7,6 @@
 #include "src/session/rank_json.h"
 
 namespace convoy {
-
 using nlohmann::json;
 
 TrainedModel load_trained_model(const Config& config, Communicator& communicator, int max_batch,

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
-
 #include "src/base/text.h"
 #include "src/session/rank_json.h"
 

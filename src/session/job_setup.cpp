@@ -17,7 +17,6 @@
 #include "src/step/stages.h"
 
 namespace convoy {
-
 using nlohmann::json;
 
 // --generated.

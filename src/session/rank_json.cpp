@@ -4,7 +4,6 @@
 #include "src/base/random.h"
 
 namespace convoy {
-
 using nlohmann::json;
 
 constexpr size_t kMostBucket = size_t(1) << 40;  // bytes

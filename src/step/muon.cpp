@@ -14,9 +14,7 @@
 
 namespace convoy {
 
-namespace {
-
-double norm(Backend& backend, const float* x, size_t n) {
+static double norm(Backend& backend, const float* x, size_t n) {
     float squares = 0;
     backend.sum_squares(x, n, &squares);
     return std::sqrt(double(squares));
@@ -25,7 +23,7 @@ double norm(Backend& backend, const float* x, size_t n) {
 // X = roughly the nearest matrix with orthogonal rows or columns (singular values between 0.7 and
 // 1.2). Five steps X ← a·X + (b·A + c·A²)·X, A = X·Xᵀ, by the ops of linear layers; for a tall
 // matrix A = Xᵀ·X on the right. scratch: as large as X plus twice the square of its smaller side.
-void orthogonalise(Backend& backend, Tensor X, float* scratch) {
+static void orthogonalise(Backend& backend, Tensor X, float* scratch) {
     constexpr float a = 3.4445f, b = -4.7750f, c = 2.0315f;
     const bool tall = X.N > X.C;
     const int side = std::min(X.N, X.C);
@@ -49,8 +47,6 @@ void orthogonalise(Backend& backend, Tensor X, float* scratch) {
         backend.axpby(1, next.floats(), a, X.floats(), X.elems());
     }
 }
-
-}  // namespace
 
 void Optimizer::alloc_scratch() {
     const char* const what = "--optimizer muon needs ";

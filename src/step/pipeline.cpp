@@ -28,7 +28,6 @@
 #include "src/step/stages.h"
 
 namespace convoy {
-
 namespace {
 
 class Pipeline final : public Sync {

@@ -29,7 +29,6 @@
 #include "src/step/parameter_server.h"
 
 namespace convoy {
-
 namespace {
 
 class ServerSync final : public Sync {

@@ -26,7 +26,6 @@
 #include "src/step/sync_methods.h"
 
 namespace convoy {
-
 namespace {
 
 class WeightAverage final : public Sync {
