@@ -48,7 +48,7 @@ SafeTensors fit_head(const SafeTensors& weights, JobSetup& setup) {
         while (int64_t(all_labels.size()) < images && !setup.job.stop()) {
             Batch* own = loader.next();
             if (!own) break;
-            const Tensor y = lower.forward(input.take(*own), {false, {}, own->samples});
+            const Tensor y = lower.forward(input.take(*own), {false, {}, own->samples, {}});
             backend->copy(floats.first(own->n), y);
             backend->download(batch.data(), floats.data, size_t(own->n) * row * sizeof(float));
             features.insert(features.end(), batch.begin(),
