@@ -75,7 +75,7 @@ mock python3 'case $2 in
     gpu) echo "{\"model\": \"tiny\", \"batch\": 2, \"form\": \"compiled\", \"images_per_second\": 40.5}"
         echo "{\"name\": \"tiny linear 1000 1x1x1x128 forward\", \"milliseconds\": 0.25}" ;;
 esac'
-mock ncu 'while [ "$1" != /kit/kit ]; do shift; done; head -c 4000000 /dev/zero | tr "\0" x
+mock ncu 'while [ $# -gt 0 ] && [ "$1" != /kit/kit ]; do shift; done; head -c 4000000 /dev/zero | tr "\0" x
     exec "$@"'
 mock compute-sanitizer 'echo "========= ERROR SUMMARY: 0 errors"'
 check tools 0 correct

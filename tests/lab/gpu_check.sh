@@ -269,7 +269,7 @@ trace() {
 counters() {
     local found section sections=() model=(resnet50 --batch 256)
     [ -z "$emulator" ] || model=(tiny --batch 1 --size 16)
-    tool ncu || return
+    tool ncu && [ -s "$work/largest" ] || return
     for section in SpeedOfLight WarpStateStats Occupancy MemoryWorkloadAnalysis; do
         sections+=(--section "$section")
     done
