@@ -117,6 +117,7 @@ TEST_CASE("program: wrong words get exit status 1 and one sentence that names wh
         {{"--sync", "async", "--wire", "bf16"}, "--sync async"},
         {{"--size", "32", "--augment", "resize,translate=32"}, "translate=32"},
         {{"pack", "--data", folder / "one", "x", "y"}, "--data"},
+        {{"pack", folder / "one", folder / "one/new/out"}, "one/new/out"},
         {{"check", "--data", folder / "one", "x"}, "--data"},
         {{"predict", "--from", "x", "-"}, "data '-'"},
         {{"--coord", "x:99999", "--rank", "0"}, "99999"},

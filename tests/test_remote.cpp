@@ -465,7 +465,8 @@ TEST_CASE("remote: what a packed set on a server has lost counts as damaged") {
         inflate(*in_memory("golden", from_base64(golden::kTarUstar)), 1 << 20);
     World world(30, 20, [&](const HttpRequest& request) -> Reply {
         const bool is_json = request.path == "/set/dataset.json";
-        if (!is_json && !request.path.ends_with(".tar")) return {status("404 Not Found")};
+        if (!is_json && !request.path.ends_with(".tar") && request.path != "/shard")
+            return {status("404 Not Found")};
         std::string shards;
         for (const char* name : {"a.tar", "b.tar"})
             shards += cat(shards.empty() ? "" : ",", "{\"name\": \"", name,
@@ -482,6 +483,8 @@ TEST_CASE("remote: what a packed set on a server has lost counts as damaged") {
     CHECK(open(options).train->damaged() == 4);
     options.train = world.server.url("/set");  // a folder, too
     CHECK(open(options).train->damaged() == 4);
+    options.train = world.server.url("/shard");  // no folder
+    CHECK(open(options).train->size() == 3);
     options.train = world.server.url("/none/");
     refuses(options, "dataset.json");
 }

@@ -248,9 +248,13 @@ void refuse_folder(const std::string& folder, const Names& classes) {
 }
 
 Places find_places(const std::string& name, const Remote& remote) {
-    const bool is_folder = name.find_first_of("?{.", name.rfind('/')) == std::string::npos;
-    if (is_url(name) && is_folder)
-        return places_at_url(name + (name.ends_with('/') ? "" : "/"), remote);
+    if (is_url(name)) {
+        // Without the slash at its end, a name may be a shard's, too: "train-images-idx3-ubyte".
+        const std::string folder = name.ends_with('/') ? name : name + "/";
+        const bool has_ending = name.find_first_of("?{.", name.rfind('/')) != std::string::npos;
+        if (folder == name || (!has_ending && !read_packed(folder, remote).shards.empty()))
+            return places_at_url(folder, remote);
+    }
     if (!is_url(name) && fs::is_directory(name)) {
         Places places = places_in_folder(name);
         places.train.is_whole = places.val.is_whole = true;

@@ -41,7 +41,7 @@ Names folders_in(const std::string& root);
 
 struct Search {
     std::function<int()> stop = {};  // if it returns other than 0, the search throws Error
-    LeftOut* left_out = nullptr;     // counts files whose names are not those of images
+    LeftOut* left_out = nullptr;     // counts the files that are no images, by extension
     size_t most = SIZE_MAX;          // the search ends after about so many images
 };
 

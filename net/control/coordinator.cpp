@@ -117,7 +117,7 @@ void Coordinator::refuse(Client& client, bool again, const std::string& reason) 
     retire(client, /*refused=*/true);
 }
 
-// Tells all ranks who is here and who is missing: at once if it is the first news for a while.
+// Tells all ranks which ranks are missing, with `now` at once, else at most once per kTellMissing.
 bool Coordinator::tell_status(const std::string& status, bool now) {
     is_told_ = now || !told_at_ || now_ - *told_at_ >= kTellMissing;
     if (is_told_) broadcast(wire::encode_text(wire::Type::status, status)), told_at_ = now_;

@@ -198,8 +198,8 @@ class Coordinator {
     std::map<int, Client> clients_;
     Roster roster_;
     Refusals refused_;
-    std::optional<Time> told_at_;  // who is here
-    bool is_told_ = true;          // all ranks know who is here now
+    std::optional<Time> told_at_;  // when all ranks were told which ranks have joined
+    bool is_told_ = true;          // since then, none has joined or left
     wire::Welcome ring_;           // of the generation; while it gathers, the one before
     wire::Welcome base_;           // while it forms: the last open ring, if there was one
     Regroup regroup_;

@@ -33,8 +33,8 @@ constexpr int kNobody = 5, kAllLinks = 10, kVerdict = 13, kFormPatience = 20;
 // A coordinator gives up a job if no rank has answered for the first time. A rank is silent for the
 // stall diagnosis if it has sent no heartbeat for the second.
 constexpr milliseconds kLonePatience{600'000}, kQuiet{3'000};
-// The log says what a new ring waits for after the first time, then after twice that time, and so
-// on. While a job begins, its log says who is missing every second time.
+// The log says what a new ring waits for after kTellWait, then after twice that time, and so on.
+// While a job begins, its log says at most once per kTellMissing which ranks are missing.
 constexpr milliseconds kTellWait{5'000}, kTellMissing{3'000};
 // A control thread that is a tenth of a heartbeat late had no processor: no rank was silent then.
 constexpr int kLateness = 10;

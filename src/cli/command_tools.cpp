@@ -44,11 +44,10 @@ int command_pack(const CommandLine& line, Log& log, const Stop&) {
     if (line.files.size() != 2) fail("pack takes a data set and a folder: trainer pack SRC OUT");
     config.data = line.files[0];
     namespace fs = std::filesystem;
-    if (const fs::path out = fs::weakly_canonical(line.files[1]); fs::is_directory(config.data))
-        for (fs::path up = out; up.has_relative_path(); up = up.parent_path())
-            if (fs::equivalent(up.parent_path(), config.data))
-                fail("pack: '", line.files[1], "' is inside '", config.data,
-                     "': name a folder beside it");
+    const fs::path from_data =
+        fs::weakly_canonical(line.files[1]).lexically_relative(fs::weakly_canonical(config.data));
+    if (fs::is_directory(config.data) && *from_data.begin() != "..")
+        fail("pack: '", line.files[1], "' is inside '", config.data, "': name a folder beside it");
     const bool to_tar =
         writes(config, FileFormat::kTar, FileFormat::kTfrecord, "tar or tfrecord", true);
     const DataOptions options = data_options(config);
