@@ -37,7 +37,7 @@ void shrink(ImageBuffers& buffers, const std::string& name, int max_side) {
     if (max_side == 0 || std::max(H, W) <= max_side) return;
     decoder.read(image);
     const auto [h, w] = fitted(H, W, max_side);
-    bytes = encoded(resized(row.resizer, image, h, w), ".jpg");
+    bytes = encoded(resized(row.resizer, image, h, w));
 }
 
 // The training or the validation set: its images in the order of writing, and where shards begin.

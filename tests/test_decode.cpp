@@ -533,8 +533,22 @@ TEST_CASE("a decoder works on after a refusal") {
     }
 }
 
+TEST_CASE(
+    "an image becomes the same JPEG as by OpenCV, in colour and grey; one too large is refused") {
+    for (const int channels : {3, 1}) {
+        const cv::Mat bgr = smooth(41, 50);
+        Image image = decoded(encoded(".png", 41, 50), "image", channels);
+        cv::Mat pixels(41, 50, CV_8UC(channels), image.pixels.data());
+        if (channels == 3) pixels = bgr;
+        Bytes jpeg;
+        REQUIRE(cv::imencode(".jpg", pixels, jpeg, {cv::IMWRITE_JPEG_QUALITY, 90}));
+        CHECK(encoded(image) == jpeg);
+    }
+    CHECK_FAILS(encoded({1, 70'000, std::vector<uint8_t>(70'000), 1}), "70000x1");
+}
+
 TEST_CASE("a JPEG without its tables does not take those of the image before") {
-    const std::vector<uint8_t> whole = encoded(picture(16, 16), ".jpg");
+    const std::vector<uint8_t> whole = encoded(picture(16, 16));
     std::vector<uint8_t> bare;
     for (size_t at = 0; at < whole.size();) {
         const bool is_table = whole[at] == 0xFF && whole[at + 1] == 0xDB;
@@ -551,9 +565,10 @@ TEST_CASE("a JPEG without its tables does not take those of the image before") {
 }
 
 TEST_CASE("a BMP without the offset of its pixels has them behind the header") {
-    std::vector<uint8_t> bmp = encoded(picture(9, 7), ".bmp");
+    Bytes bmp = encoded(".bmp", 9, 7);
+    const Image whole = decoded(bmp);
     std::fill_n(bmp.begin() + 10, 4, uint8_t(0));
-    CHECK(decoded(bmp).pixels == picture(9, 7).pixels);
+    CHECK(decoded(bmp).pixels == whole.pixels);
     bmp[10] = 20;  // inside the header
     CHECK_FAILS(decoded(bmp, "bad.bmp"), "bad.bmp");
     bmp[10] = 54, bmp[21] = bmp[25] = 64;  // 2^30 pixels wide and high: the product wraps

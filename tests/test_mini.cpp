@@ -78,7 +78,7 @@ void write_photos(const std::string& folder) {
                     image.pixels.push_back(
                         uint8_t(128 + 90 * std::sin(h / fine + phase) * std::cos(w / (fine + c)) +
                                 random.uniform(-20, 20)));
-        put(cat(folder, "/class", i % 3, "/", 100 + i, ".jpg"), encoded(image, ".jpg"));
+        put(cat(folder, "/class", i % 3, "/", 100 + i, ".jpg"), encoded(image));
     }
 }
 

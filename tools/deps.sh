@@ -4,7 +4,7 @@
 set -eu
 
 packages="g++ make libasio-dev libopencv-core-dev libopencv-imgproc-dev libopencv-imgcodecs-dev
-libjpeg-dev libtiff-dev libcli11-dev libfmt-dev nlohmann-json3-dev libssl-dev doctest-dev libboost-context-dev
+libjpeg-dev libtiff-dev libwebp-dev libcli11-dev libfmt-dev nlohmann-json3-dev libssl-dev doctest-dev libboost-context-dev
 libarchive-dev libcurl4-openssl-dev zlib1g-dev"
 # Curves of --page: the trainer is built without them if there is no such package.
 optional="libjs-dygraphs"

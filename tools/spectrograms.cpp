@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <opencv2/imgcodecs.hpp>
 #include <thread>
 
 #include "data/images/decode.h"
@@ -76,7 +77,9 @@ Image segment(const float* samples, int rate, fftwf_plan plan) {
 }
 
 void write(const std::string& name, const Image& image) {
-    const std::vector<uint8_t> png = encoded(image, ".png");
+    cv::Mat grey(image.H, image.W, CV_8U, const_cast<uint8_t*>(image.pixels.data()));  // only read
+    std::vector<uint8_t> png;
+    cv::imencode(".png", grey, png);
     std::ofstream file(name, std::ios::binary);
     file.write(reinterpret_cast<const char*>(png.data()), std::streamsize(png.size()));
     if (!file.flush()) throw std::runtime_error("cannot write " + name + ": is the disk full?");

@@ -2,11 +2,10 @@
 // without decoding or allocating, and every read is checked against the end.
 #include "data/images/decode.h"
 
+#include <webp/decode.h>
+
 #include <cctype>
 #include <cmath>
-#include <opencv2/core/utils/logger.hpp>
-#include <opencv2/imgcodecs.hpp>
-#include <opencv2/imgproc.hpp>
 
 #include "data/images/bitmap.h"
 #include "data/images/jpeg.h"
@@ -131,7 +130,7 @@ class Pnm : public Bitmap {
     size_t begin_ = 2;
 };
 
-// WebP by OpenCV: RIFF, length, WEBP, then one of three kinds of first chunk.
+// WebP by libwebp: RIFF, length, WEBP, then one of three kinds of first chunk.
 class WebP : public Bitmap {
  public:
     WebP(Bytes bytes, const std::string& name) : bytes_(bytes), name_(name) {
@@ -143,17 +142,17 @@ class WebP : public Bitmap {
             W = little_endian(bytes, 24, 3) + 1, H = little_endian(bytes, 27, 3) + 1;
         if (has_text(bytes, 12, "VP8X") && (little_endian(bytes, 20, 1) & 2))
             fail(name, ": not read here: an animated WebP: convert one frame of it to PNG");
-        memory = 7 * W * H;
+        memory = 4 * W * H;
     }
     void read(uint8_t* out) override {
-        std::vector<uint8_t> padded(bytes_.begin(), bytes_.end());
-        padded.resize(std::max<size_t>(padded.size(), 32));  // OpenCV wants as many
-        const cv::Mat bgr = cv::imdecode(padded, cv::IMREAD_COLOR | cv::IMREAD_IGNORE_ORIENTATION);
-        if (bgr.empty()) fail(name_, ": truncated or damaged");
-        if (bgr.rows != H || bgr.cols != W)
-            fail(name_, ": damaged: the header says ", W, "x", H, ", the image is ", bgr.cols, "x",
-                 bgr.rows);
-        cv::cvtColor(bgr, cv::Mat(int(H), int(W), CV_8UC3, out), cv::COLOR_BGR2RGB);
+        int width = 0, height = 0;
+        if (!WebPGetInfo(bytes_.data(), bytes_.size(), &width, &height))
+            fail(name_, ": truncated or damaged");
+        if (width != W || height != H)
+            fail(name_, ": damaged: the header says ", W, "x", H, ", the image is ", width, "x",
+                 height);
+        if (!WebPDecodeRGBInto(bytes_.data(), bytes_.size(), out, size_t(3 * W * H), int(3 * W)))
+            fail(name_, ": truncated or damaged");
     }
 
  private:
@@ -195,16 +194,6 @@ bool is_image_extension(std::string_view extension) {
            });
 }
 
-std::vector<uint8_t> encoded(const Image& image, const char* extension) {
-    // Only read; cv::Mat has no read-only form.
-    cv::Mat pixels(image.H, image.W, CV_8UC(image.C), const_cast<uint8_t*>(image.pixels.data()));
-    cv::Mat bgr = pixels;
-    if (image.C == 3) bgr.release(), cv::cvtColor(pixels, bgr, cv::COLOR_RGB2BGR);
-    std::vector<uint8_t> bytes;
-    cv::imencode(extension, bgr, bytes, {cv::IMWRITE_JPEG_QUALITY, 90});
-    return bytes;
-}
-
 void rgb_to_grey(const uint8_t* rgb, size_t n, uint8_t* grey) {
     for (size_t i = 0; i < n; ++i, rgb += 3)
         grey[i] = uint8_t((rgb[0] * 19595u + rgb[1] * 38470u + rgb[2] * 7471u + 0x8000) >> 16);
@@ -212,8 +201,6 @@ void rgb_to_grey(const uint8_t* rgb, size_t n, uint8_t* grey) {
 
 Decoder::Decoder(int channels, int64_t max_pixels) : channels_(channels), max_pixels_(max_pixels) {
     ENSURE(channels == 1 || channels == 3, channels, " channels");
-    [[maybe_unused]] static const auto once =
-        cv::utils::logging::setLogLevel(cv::utils::logging::LOG_LEVEL_SILENT);
 }
 Decoder::~Decoder() = default;
 

@@ -16,8 +16,8 @@ struct Image {  // RGB or grey, 8 bits, rows without padding
     int C = 3;
 };
 
-// Encodes an RGB or grey image as ".png", or as ".jpg" of quality 90.
-std::vector<uint8_t> encoded(const Image& image, const char* extension);
+// Encodes an RGB or grey image as a JPEG of quality 90 (jpeg.cpp).
+std::vector<uint8_t> encoded(const Image& image);
 
 // "jpg", "png", "webp", "bmp", "tif", "pgm" or "ppm", by the signature; "" for all others.
 std::string image_extension(std::span<const uint8_t> bytes);

@@ -9,6 +9,7 @@
 #include <jerror.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "src/base/bytes.h"
@@ -148,6 +149,37 @@ void JpegReader::read(Crop crop, Image& image) {
         jpeg_finish_decompress(&info_);
     else
         jpeg_abort_decompress(&info_);
+}
+
+std::vector<uint8_t> encoded(const Image& image) {
+    jpeg_compress_struct info{};
+    jpeg_error_mgr errors;
+    std::jmp_buf escape;
+    unsigned char* out = nullptr;
+    unsigned long bytes = 0;
+    info.err = jpeg_std_error(&errors);
+    info.client_data = &escape;
+    errors.error_exit = [](j_common_ptr info) {
+        std::longjmp(*static_cast<std::jmp_buf*>(info->client_data), 1);
+    };
+    if (setjmp(escape)) fail("libjpeg cannot write an image of ", image.W, "x", image.H);
+    jpeg_create_compress(&info);
+    jpeg_mem_dest(&info, &out, &bytes);
+    info.image_width = JDIMENSION(image.W), info.image_height = JDIMENSION(image.H);
+    info.input_components = image.C;
+    info.in_color_space = image.C == 3 ? JCS_RGB : JCS_GRAYSCALE;
+    jpeg_set_defaults(&info);
+    jpeg_set_quality(&info, 90, TRUE);
+    jpeg_start_compress(&info, TRUE);
+    while (info.next_scanline < info.image_height) {  // only read, though no type says so
+        auto* row = const_cast<JSAMPROW>(
+            &image.pixels[size_t(info.next_scanline) * size_t(image.W) * size_t(image.C)]);
+        jpeg_write_scanlines(&info, &row, 1);
+    }
+    jpeg_finish_compress(&info);
+    jpeg_destroy_compress(&info);
+    const std::unique_ptr<unsigned char, decltype(&std::free)> held(out, std::free);
+    return {out, out + bytes};
 }
 
 }  // namespace convoy

@@ -114,7 +114,7 @@ class GeneratedSource final : public Source {
         Lazy& sample = samples_[i];
         std::call_once(sample.drawn, [&] {
             const Image image = draw_shape(kinds_[size_t(labels_[i])], seed_, first_ + i);
-            sample.file = encoded(image, ".jpg");
+            sample.file = encoded(image);
         });
         bytes = sample.file;
     }

@@ -50,7 +50,7 @@ static void write_heat(const std::string& folder, const std::string& title, cons
     if (name.size() > 200) name.erase(0, name.size() - 200);
     name.erase(0, name.find_first_not_of("._"));  // hidden, and ".."
     if (!written.insert(name).second) name += cat(".", written.size()), written.insert(name);
-    write_in(folder, name + ".heat.jpg", as_text(encoded(picture, ".jpg")));
+    write_in(folder, name + ".heat.jpg", as_text(encoded(picture)));
 }
 
 // Prints a line per image. Returns false if an image could not be read, or a signal came.

@@ -59,7 +59,7 @@ static std::vector<uint8_t> small_jpeg(const Source& source, uint64_t sample) tr
     decoder.read(image);
     Resizer resizer;
     const auto [H, W] = fitted(image.H, image.W, Quality::kMistakeSide);
-    return encoded(resized(resizer, image, H, W), ".jpg");
+    return encoded(resized(resizer, image, H, W));
 } catch (const Error&) {
     return {};
 }
