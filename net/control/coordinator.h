@@ -114,6 +114,10 @@ class Coordinator {
  private:
     Coordinator(const Options& options, uint64_t job);
 
+    static constexpr char kLeftBehind[] =
+        "the job continued without this rank, which did not reach the others for too long; to "
+        "add it again, restart it with --join";
+
     enum class Stage { gathering, forming, running, ended };
     // former: left behind, refused, or the job has ended. Messages of a former client are ignored.
     enum class Role { member, newcomer, former };
@@ -141,12 +145,15 @@ class Coordinator {
     void on(const event::Stopped&);
     void on(const event::Closing&);
 
-    // The first ring.
+    // Who asks for a place (coordinator_join.cpp).
     void join_first(Client& client);
     void refuse(Client& client, bool again, const std::string& why);
     bool tell_status(const std::string& status, bool now = false);
-    // A ring after another.
     void join_again(Client& client);
+    void take_in_newcomers();
+    void call_for_newcomers();
+    void visited(Client& newcomer, const event::ProbeResult& result);
+    // One ring after another.
     void back(Client& client);
     void break_ring(int lost, const std::string& why);
     void back_to_base(const std::string& why);
@@ -156,10 +163,7 @@ class Coordinator {
     void wait_for_others(const std::string& why);
     void end_part(const std::string& text);
     void form_again();
-    void take_in_newcomers();
-    void call_for_newcomers();
     void probe(const wire::Member& member, std::chrono::milliseconds after = kFirstProbe);
-    void visited(Client& newcomer, const event::ProbeResult& result);
     void judge(const Accusation& accusation, const event::ProbeResult& result);
 
     void handle(Client& client, const wire::Message& message);
