@@ -1,7 +1,7 @@
 #include "net/control/health.h"
 
 #include "net/control/addresses.h"
-#include "net/control/rendezvous.h"
+#include "net/control/connection.h"
 
 namespace convoy {
 

@@ -9,6 +9,7 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "net/control/wire.h"
 #include "src/base/check.h"
@@ -69,14 +70,15 @@ class JobStatus {
         changed_.notify_all();
         if (then) then();
     }
-    // A new ring is going to be formed. Throws the Error with which the job has ended.
-    void begin_again() {
+    // A new ring is going to be formed. Returns why the last one broke; "": it did not. Throws the
+    // Error with which the job has ended.
+    std::string begin_again() {
         std::lock_guard lock(mutex_);
         if (error_ && what_ != wire::End::ring) std::rethrow_exception(error_);
         error_ = nullptr;
-        cause_.clear();
         ended_ = cause_known_ = false;
         lost_ = -1;
+        return std::exchange(cause_, "");
     }
     // The rank that serves the coordinator has left in order. Collectives in flight may still
     // succeed. If one fails from now on, this departure is the cause.

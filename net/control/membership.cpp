@@ -72,7 +72,7 @@ void Membership::serve(int world) {
     serve(Coordinator({world, fresh_id(), process_, heartbeat_, patience_}));
 }
 
-void Membership::succeed() {
+void Membership::succeed(const std::string& why) {
     if (coordinator_ || (is_newcomer_ && !open_)) return;
     const auto now = Clock::now();
     note_pause();
@@ -82,18 +82,12 @@ void Membership::succeed() {
                                 : maybe_open_.empty() ? welcome_
                                                       : maybe_open_.front();
     serve(Coordinator({0, fresh_id(), process_, heartbeat_, patience_},
-                      {welcome_, base, maybe_open_, broken_by_, server_left_, cut_off, dead_},
-                      now));
+                      {welcome_, base, maybe_open_, why, server_left_, cut_off, dead_}, now));
 }
 
 void Membership::retire() {
     if (coordinator_) coordinator_->close();
     coordinator_.reset();
-}
-
-void Membership::send_heartbeats(std::shared_ptr<Connection> connection) {
-    heartbeats_on_ = connection;
-    spawn(io_.get_executor(), heartbeats(std::move(connection)));
 }
 
 void Membership::note_pause() {
@@ -159,17 +153,17 @@ asio::awaitable<void> Membership::heartbeats(std::shared_ptr<Connection> connect
 void Membership::enter(const wire::Welcome& welcome) {
     welcome_ = welcome;
     state_ = RankState::kConnecting, server_left_ = false;
-    broken_by_.clear();
     if (welcome.server != welcome.rank) retire();  // another coordinator serves this ring
 }
 
-void Membership::use(std::shared_ptr<Connection> connection) {
-    if (connection != heartbeats_on_) send_heartbeats(connection);
-    if (connection_ && connection_ != connection) connection_->close();
+void Membership::use(std::shared_ptr<Connection> connection, const Message& first) {
+    if (connection_) connection_->close();
     connection_ = std::move(connection);
     heard();
-    if (first_ == tcp::endpoint()) first_ = connection_->remote_endpoint();
+    if (has_no_ring()) first_ = connection_->remote_endpoint(), refusal_ = {true, ""};
+    spawn(io_.get_executor(), heartbeats(connection_));
     spawn(io_.get_executor(), read_messages(connection_));
+    handle(first);
 }
 
 void Membership::visit(const wire::Welcome& job, const tcp::endpoint& first) {
@@ -183,8 +177,8 @@ void Membership::offer(std::string what) {
     asio::post(io_, [this, what = std::move(what)]() mutable { what_ = std::move(what); });
 }
 
-void Membership::leave_ring() {
-    status_.begin_again();
+std::string Membership::leave_ring() {
+    std::string why = status_.begin_again();
     newcomer_waits_ = false;
     state_ = RankState::kJoining;
     // A newcomer has prepared its data, and has heard nothing meanwhile.
@@ -192,6 +186,7 @@ void Membership::leave_ring() {
     in_ring_ = heard_;
     if (open_ && open_->id != welcome_.id) back_to_base();
     incoming_links_.clear();
+    return why;
 }
 
 // This rank never saw its newest ring open, so it falls back to the last one that it did: any rank
@@ -204,14 +199,14 @@ void Membership::back_to_base() {
     welcome_.server = rank_of(welcome_, ring.peers[size_t(ring.server)].process);
 }
 
-wire::Join Membership::join_message(int64_t step, bool planned) const {
+wire::Join Membership::join_message(int64_t step, const std::string& why) const {
     const wire::Member& me = welcome_.peers[size_t(welcome_.rank)];
     wire::Join join;
     join.rank = welcome_.rank, join.world = welcome_.world;
     join.host = me.host, join.address = me.address, join.process = process_;
     join.heartbeat_ms = uint32_t(heartbeat_.count());
     join.job = welcome_.job, join.generation = welcome_.generation;
-    join.step = step, join.why = planned ? "" : broken_by_;
+    join.step = step, join.why = why;
     join.newcomer = is_newcomer_;
     if (open_) join.open = open_->id, join.open_generation = open_->generation;
     size_t members = 0;
@@ -295,6 +290,15 @@ void Membership::handle(const Message& message) {
                 enter(wire::decode<wire::Welcome>(message.body, message.header.generation));
             break;
         case Type::leave: handle_leave(); break;
+        case Type::status:
+            joining_ = wire::decode_text(message.body);
+            if (coordinator_ && has_no_ring()) log_.info(joining_);  // once per job
+            break;
+        case Type::refuse:
+            if (!has_no_ring()) break;
+            refusal_ = wire::decode<wire::Refuse>(message.body);
+            connection_->close();
+            break;
         case Type::heartbeat: {
             const bool stood = !stalled_.empty();
             const auto beat = wire::decode<wire::Heartbeat>(message.body);
@@ -303,7 +307,7 @@ void Membership::handle(const Message& message) {
             if (!stood && !stalled_.empty() && on_stall_) on_stall_(stalled_);
             break;
         }
-        default: break;  // STATUS: read_messages() has noted the time
+        default: break;
     }
     news_.cancel();
 }
@@ -330,7 +334,6 @@ void Membership::handle_leave() {
 // Only the first cause counts, and no cause of an earlier ring.
 void Membership::ring_broken(uint32_t generation, const std::string& why, int lost) noexcept {
     if (state_ == RankState::kJoining || generation != welcome_.generation) return;
-    if (!status_.ended()) broken_by_ = why;
     status_.end(why, lost, wire::End::ring);
     news_.cancel();
 }
@@ -355,7 +358,7 @@ wire::Health Membership::health() const {
 }
 
 wire::Health Membership::state_of_health() const {
-    if (!connection_) return {true, cat("joining: ", joining_)};
+    if (!connection_ || has_no_ring()) return {true, cat("joining: ", joining_)};
     const wire::Heartbeat beat = progress_.heartbeat();
     const std::string me =
         cat("rank ", welcome_.rank, " of ", welcome_.world,
@@ -381,6 +384,10 @@ wire::Health Membership::state_of_health() const {
 }
 
 void Membership::coordinator_lost(const std::string& why) {
+    if (has_no_ring()) {
+        if (refusal_.why.empty()) refusal_.why = cat(why, " by ", connection_->remote());
+        return;
+    }
     if (status_.cause_known()) return;  // it has left in order
     if (welcome_.rules.elastic) return ring_broken(welcome_.generation, why, welcome_.server);
     status_.end(cat(rank_name(welcome_.peers[size_t(welcome_.server)]),

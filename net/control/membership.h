@@ -71,13 +71,13 @@ class Membership {
     std::vector<IncomingLink>& incoming_links() { return incoming_links_; }
     // What this rank waits for before the first WELCOME, for health().
     void set_joining(const std::string& text) { joining_ = text; }
+    const std::string& joining() const { return joining_; }
+    // Why the last connection to a coordinator ended before the first WELCOME.
+    const wire::Refuse& refusal() const { return refusal_; }
     // Serves a coordinator in this process: JOINs at the listener go to it.
     void serve(int world);
-    // Sends heartbeats on this connection to a coordinator from now on.
-    void send_heartbeats(std::shared_ptr<Connection> connection);
-    // And reads its messages.
-    void use(std::shared_ptr<Connection> connection);
-    void enter(const wire::Welcome& welcome);  // kConnecting
+    // From now on this is the connection to the coordinator, whose `first` message it was.
+    void use(std::shared_ptr<Connection> connection, const Message& first);
     bool connected() const { return connection_ && connection_->is_open(); }
     bool coordinator_is_silent() const { return Clock::now() > silent_at_; }
     std::chrono::milliseconds silence() const { return welcome_.rules.silence(); }
@@ -85,11 +85,11 @@ class Membership {
     // Until it calls offer(), an error of this rank is no failure of the job.
     void visit(const wire::Welcome& job, const tcp::endpoint& first);
 
-    // kJoining: forgets the ring that broke. Throws Error if the job has ended.
-    void leave_ring();
-    wire::Join join_message(int64_t step, bool planned) const;
+    // kJoining: leaves the ring, and returns why it broke. Throws Error if the job has ended.
+    std::string leave_ring();
+    wire::Join join_message(int64_t step, const std::string& why) const;
     // Succeeds the coordinator that was lost; not a newcomer whose first ring is not open yet.
-    void succeed();
+    void succeed(const std::string& why);
     // The coordinator in this process, if any, has sent WELCOME to a ring.
     bool has_formed() const { return coordinator_ && coordinator_->coordinator().has_formed(); }
     void retire();  // serves no coordinator any more: its ranks find another one
@@ -124,10 +124,12 @@ class Membership {
     void leave() noexcept;
 
  private:
+    bool has_no_ring() const { return welcome_.peers.empty(); }  // and had none before
     void serve(Coordinator coordinator);
     asio::awaitable<void> read_messages(std::shared_ptr<Connection> connection);
     asio::awaitable<void> heartbeats(std::shared_ptr<Connection> connection);
     void handle(const Message& message);
+    void enter(const wire::Welcome& welcome);  // kConnecting
     void handle_abort(const wire::Abort& abort);
     void handle_leave();
     asio::awaitable<void> note_deaths();
@@ -159,7 +161,7 @@ class Membership {
     std::vector<wire::Welcome> maybe_open_;  // for which this rank was READY since
     std::set<uint64_t> dead_;                // dead processes of the last ring, for certain
     tcp::endpoint first_;
-    std::string broken_by_, what_;  // what_: for newcomers
+    std::string what_;  // for newcomers
     std::atomic<bool> is_newcomer_{false}, newcomer_waits_{false};
     Pause pause_;
     bool answer_due_ = false, server_left_ = false, silence_logged_ = false;
@@ -170,6 +172,7 @@ class Membership {
     Clock::duration longest_wait_{};  // for a byte
     uint64_t moved_ = 0;
     std::string joining_ = "no word from the coordinator yet";
+    wire::Refuse refusal_{true, ""};
     std::string stalled_;   // whom the job waits for, by the coordinator's last message
     bool is_late_ = false;  // the job waits for this rank
     std::mutex stall_mutex_;
@@ -182,7 +185,7 @@ class Membership {
     Listener listener_;
     std::vector<IncomingLink> incoming_links_;
     std::shared_ptr<CoordinatorShell> coordinator_;
-    std::shared_ptr<Connection> connection_, heartbeats_on_;
+    std::shared_ptr<Connection> connection_;
     std::thread thread_;
 };
 

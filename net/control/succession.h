@@ -1,5 +1,5 @@
 // succession.h — which rank to ask for the next ring's coordinator, after the last coordinator was
-// lost. Answers and time go in, the next rank to ask comes out. The sockets are in rejoin.cpp.
+// lost. Answers and time go in, the next rank to ask comes out. The sockets are in joining.cpp.
 //
 //   a round   the last coordinator; while its process answers, nobody else. One that was silent is
 //             asked after 4 s, and not waited for

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "net/control/rendezvous.h"
+#include "net/control/joining.h"
 #include "net/control/roster.h"
 #include "net/ring/ring.h"
 
@@ -215,7 +215,7 @@ asio::awaitable<std::vector<Link>> open_ring_links(Membership& membership,
 
 asio::awaitable<Connected> first_ring(Membership& membership, JoinOptions options) {
     Connected connected;
-    connected.what = co_await rendezvous(membership, std::move(options));
+    connected.what = co_await join_first(membership, std::move(options));
     connected.welcome = membership.welcome();
     if (connected.welcome.ring.empty()) co_return connected;  // a newcomer
     try {
@@ -228,7 +228,7 @@ asio::awaitable<Connected> first_ring(Membership& membership, JoinOptions option
 
 asio::awaitable<Connected> next_ring(Membership& membership, int64_t step, bool planned) {
     for (;;) {
-        co_await rejoin(membership, step, planned);
+        co_await join_next(membership, step, planned);
         Connected connected{membership.welcome()};
         try {
             connected.links = co_await open_ring_links(membership, connected.welcome);

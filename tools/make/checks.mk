@@ -31,7 +31,7 @@ fuzz: $(if $(shell command -v clang++),build/fuzz/fuzz)
 ROOMS := src/base kernels data net src/config src/model src/step src/checkpoint src/session src/page src/run \
          src/report src/plan src/bench src/cli src/mini tests tools
 # What net/ring includes of net/control, which includes nothing of net/ring.
-RING_USES := ids|job_status|join_options|limits|membership|rendezvous|roster|tls|wire
+RING_USES := ids|job_status|join_options|joining|limits|membership|roster|tls|wire
 layers:
 	@grep -rnoP '^.include "\K(src/[a-z]+|[a-z]+)(?=/)' --include=*.h --include=*.c* $(ROOMS) | sort -u | \
 	  awk -F: 'BEGIN { n = split("$(ROOMS)", rooms, " "); for (i = 1; i <= n; ++i) place[rooms[i]] = i } \
