@@ -56,9 +56,7 @@ Membership::Membership(Log& log, const JoinOptions& options)
 }
 
 Membership::~Membership() {
-    const auto done = std::make_shared<std::promise<void>>();
-    spawn(io_.get_executor(), flush(done));
-    done->get_future().wait_for(2 * kLastMessages);
+    asio::co_spawn(io_, flush(), asio::use_future).wait_for(2 * kLastMessages);
     io_.stop();
     thread_.join();
 }
@@ -436,12 +434,7 @@ void Membership::link_lost(const std::string& why) noexcept {
     // broke.
     status_.wait_for_cause(welcome_.rules.elastic ? kFirstCause / 4 : kFirstCause);
     if (!welcome_.rules.elastic) return report(-1, why);  // does nothing if the job has ended
-    std::promise<void> done;
-    asio::post(io_, [&] {
-        ring_broken(welcome_.generation, why, -1);
-        done.set_value();
-    });
-    done.get_future().get();
+    asio::post(io_, asio::use_future([&] { ring_broken(welcome_.generation, why, -1); })).get();
 }
 
 void Membership::end_job(int lost, const std::string& why) noexcept {
@@ -458,7 +451,7 @@ void Membership::leave() noexcept {
     status_.wait_for_cause(kLastMessages);
 }
 
-asio::awaitable<void> Membership::flush(std::shared_ptr<std::promise<void>> done) {
+asio::awaitable<void> Membership::flush() {
     if (coordinator_ && state_ == RankState::kLeft) coordinator_->step(event::Closing{});
     const auto waiting = [this] {
         return answer_due_ || (connection_ && connection_->is_open() && !connection_->drained()) ||
@@ -466,7 +459,6 @@ asio::awaitable<void> Membership::flush(std::shared_ptr<std::promise<void>> done
     };
     for (const auto end = Clock::now() + kLastMessages; waiting() && Clock::now() < end;)
         co_await sleep_for(milliseconds(2));
-    done->set_value();
 }
 
 asio::awaitable<bool> Membership::wait_for_news(milliseconds patience) {

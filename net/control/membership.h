@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <future>
 #include <memory>
 #include <set>
 #include <string>
@@ -147,7 +146,7 @@ class Membership {
     void send_last(std::string message) noexcept;
     void end_job(int lost, const std::string& why) noexcept;
     void coordinator_lost(const std::string& why);
-    asio::awaitable<void> flush(std::shared_ptr<std::promise<void>> done);
+    asio::awaitable<void> flush();
 
     LogQueue log_;
     const std::chrono::milliseconds heartbeat_, stall_, patience_;
