@@ -90,6 +90,7 @@ TEST_CASE("a duplicate rank and another world are refused by name, the job forms
     CHECK_FAILS(join(twice, diary.log), "rank 0 is wanted by both");
     finish(join(rank_options(1, 2, port.get()), diary.log));
     rank0.join();
+    CHECK(count_of(diary.text(), "says --world 3") == 1);  // a refused rank asks once
 }
 
 TEST_CASE("strangers at the port, silent, talking or of another version, do not disturb the job") {
