@@ -1,5 +1,6 @@
 // passes_body.h — loops bound by memory: batch norm, pooling, sums; compiled for each vector width.
 #include "kernels/cpu/winograd_body.h"
+#include "kernels/kinds.h"
 
 namespace convoy {
 namespace {
@@ -69,29 +70,6 @@ inline Vec activated_grad(Vec y, Vec dy, float slope = 0) {
         return y <= -3 ? Vec{} : y >= 3 ? dy : dy * (y * (1 / 3.0f) + 0.5f);
     if constexpr (kKind == Kind::kGelu) return dy * (normal(y).below + y * normal(y).density);
     return dy;
-}
-
-// Calls f with the kind as a constant, if kFits accepts it.
-template <auto kFits, class F>
-inline void with_kind(Activation act, F&& f) {
-    const auto one = [&]<Kind kKind>(std::integral_constant<Kind, kKind> kind) {
-        if constexpr (kFits(Activation{kKind}))
-            if (act.kind == kKind) f(kind);
-    };
-    [&]<size_t... kKinds>(std::index_sequence<kKinds...>) {
-        (one(std::integral_constant<Kind, Kind(kKinds)>()), ...);
-    }
-    (std::make_index_sequence<Activation::kLast + 1>());
-}
-// Calls f with the kind and with whether there is a residual, for what batch norm can do.
-template <class F>
-inline void with_norm_kind(Activation act, bool residual, F&& f) {
-    if (residual)
-        with_kind<[](Activation a) { return a.kind <= Kind::kRelu; }>(
-            act, [&](auto kind) { f(kind, std::true_type()); });
-    else
-        with_kind<[](Activation a) { return a.fits_norm(); }>(
-            act, [&](auto kind) { f(kind, std::false_type()); });
 }
 
 // Calls f(first, count) for n numbers: whole vectors, then the remainder.
