@@ -17,9 +17,9 @@
 // For tensor cores, numbers are copied in chunks of 16 bytes. If the channels do not fill chunks (a
 // first layer has 3), they are padded with zeros: x, dy and w are copied, and dw is computed in a
 // padded matrix and then added.
-// Statistics are computed from the tiles before the store. A group of images may end anywhere in a
-// tile. If the depth is cut into parts (few tiles, so a small y), no tile has complete sums, and
-// moments.cu reads y again. Only the shapes decide this.
+// Products on tensor cores compute statistics from their tiles. A group of images may end anywhere
+// in a tile. If the depth is cut into parts (few tiles, so a small y), no tile has complete sums,
+// and moments.cu reads y again. Only the shapes decide this. In fp32 moments.cu always reads y.
 // depthwise.cu has depthwise convolutions.
 // Mapping, bytes and order of the sums: gemm.cuh, plain and in fp32; tensor_gemm.cuh, on tensor
 // cores, of floats (rounded to tf32) or bf16.
@@ -184,7 +184,8 @@ Tensor in_chunks(Tensor x, Precision precision, Slot slot, DeviceMemory& memory)
                    {x.N, x.H, x.W, whole_chunks(x.C, x.type, precision)}, slot, memory);
 }
 
-// In the precision asked for. Returns whether tiles had whole sums.
+// In the precision asked for. Returns whether tiles had whole sums and gave their statistics, which
+// products in fp32 leave to moments.cu.
 template <class A, class B, class F>
 bool product(Precision precision, const A& a, const B& b, int I, int J, int L, const F& epilogue,
              DeviceMemory& memory) {
@@ -192,7 +193,10 @@ bool product(Precision precision, const A& a, const B& b, int I, int J, int L, c
     ENSURE(kHalved == (precision == Precision::kBf16), "tensors of ", kHalved ? "bf16" : "fp32",
            " in products of ", name_of(precision));
     if constexpr (!kHalved)
-        if (precision == Precision::kFp32) return multiply(a, b, I, J, L, epilogue, memory);
+        if (precision == Precision::kFp32) {
+            multiply(a, b, I, J, L, Epilogue<typename F::Out>(epilogue), memory);
+            return false;
+        }
     return multiply_tensor(a, b, I, J, L, epilogue, memory);
 }
 
@@ -237,9 +241,8 @@ void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool
     x = in_chunks(x, precision_, kCopyOfImages, memory_);
     w = in_chunks(w, precision_, kCopyOfFilters, memory_);
     Strips strips;
-    if (of_y)
-        strips = make_strips(y, of_y->groups, precision_ == Precision::kFp32 ? kTile : kTensorRows,
-                             kSlotSums);
+    if (of_y && precision_ != Precision::kFp32)
+        strips = make_strips(y, of_y->groups, kTensorRows, kSlotSums);
     bool whole = false;
     with_type(x.type, [&]<class T>(T) {
         const auto patches = patches_of<T>(x, window, y);
