@@ -171,6 +171,13 @@ Tensor reorder(Tensor from, const Source& source, Shape shape, Slot slot, Device
 // Where copies are, while a product reads them.
 constexpr Slot kCopyOfImages = kSlotResult, kCopyOfFilters = kSlotFactors;
 
+// The weights of a depthwise convolution by tap, [r·S + s][c].
+Tensor by_tap(Tensor w, DeviceMemory& memory) {
+    const int taps = w.H * w.W;
+    return reorder(w, {w.N, w.W, w.N, 1, taps, 0, w.W, 1}, {taps, 1, w.N, 1}, kCopyOfFilters,
+                   memory);
+}
+
 // How many channels fill whole chunks of a copy.
 int whole_chunks(int channels, Type type, Precision precision) {
     const int chunk = 16 / int(bytes_of(type));
@@ -234,7 +241,7 @@ void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool
     if (of_y) check_groups(y, of_y->groups);
     if (y.elems() == 0) return;
     if (is_depthwise(x, w)) {
-        depthwise(x, w, b, window, relu, y);
+        depthwise(x, by_tap(w, memory_), b, window, relu, y);
         if (of_y) moments(y, *of_y);
         return;
     }
@@ -266,7 +273,7 @@ void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask,
     check_types(dy, w);
     check_grad_x(dx, w, mask, add);
     if (dx.elems() == 0) return;
-    if (is_depthwise(dx, w)) return depthwise_grad_x(dy, w, window, mask, dx);
+    if (is_depthwise(dx, w)) return depthwise_grad_x(dy, by_tap(w, memory_), window, mask, dx);
     dy = in_chunks(dy, precision_, kCopyOfImages, memory_);
     const int C = whole_chunks(dx.C, w.type, precision_);
     const bool single = w.H * w.W == 1 && w.N == dy.C && w.C == C && has_packs(w);
@@ -277,6 +284,7 @@ void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask,
             const int rows = ceil_div(dx.H - first_h, window.stride_h);
             const int columns = ceil_div(dx.W - first_w, window.stride_w);
             const int taps = h.count * v.count;
+            if (taps == 0 && add) continue;  // nothing to add
             Tensor filters = w;
             if (taps > 0 && !single)
                 filters = reorder(w,
