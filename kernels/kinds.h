@@ -22,6 +22,12 @@ inline void with_kind(Activation act, F&& f) {
     }
     (std::make_index_sequence<Activation::kLast + 1>());
 }
+// Calls f with the kind, unless there is no activation. (nvcc takes a lambda as a template argument
+// only within a template.)
+template <class F>
+inline void with_any_kind(Activation act, F&& f) {
+    with_kind<[](Activation a) { return bool(a); }>(act, f);
+}
 // Calls f with the kind and with whether there is a residual, for what batch norm can do.
 template <class F>
 inline void with_norm_kind(Activation act, bool residual, F&& f) {

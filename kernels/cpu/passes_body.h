@@ -81,7 +81,7 @@ inline void over_numbers(size_t n, F&& f) {
 }
 template <class T>
 void activate(T* x, size_t count, Activation act) {
-    with_kind<[](Activation a) { return bool(a); }>(act, [&](auto kind) {
+    with_any_kind(act, [&](auto kind) {
         over_numbers(count, [&](size_t i, auto n) {
             put(x + i, activated<kind()>(get(x + i, n), act.slope), n);
         });
@@ -89,7 +89,7 @@ void activate(T* x, size_t count, Activation act) {
 }
 template <class T>
 void activate_grad(const T* of, T* dy, size_t count, Activation act) {
-    with_kind<[](Activation a) { return bool(a); }>(act, [&](auto kind) {
+    with_any_kind(act, [&](auto kind) {
         over_numbers(count, [&](size_t i, auto n) {
             put(dy + i, activated_grad<kind()>(get(of + i, n), get(dy + i, n), act.slope), n);
         });

@@ -154,14 +154,12 @@ void CudaBackend::map(Tensor x, Tensor y, F f) {
 }
 
 void CudaBackend::activate(Tensor x, Activation f) {
-    with_kind<[](Activation) { return true; }>(
-        f, [&](auto kind) { map(x, x, Activate<kind()>{f.slope}); });
+    with_any_kind(f, [&](auto kind) { map(x, x, Activate<kind()>{f.slope}); });
 }
 
 void CudaBackend::activate_grad(Tensor of, Tensor dy, Activation f) {
     check_same("y", of, "dy", dy);
-    with_kind<[](Activation) { return true; }>(
-        f, [&](auto kind) { map(dy, of, ActivateGrad<kind()>{f.slope}); });
+    with_any_kind(f, [&](auto kind) { map(dy, of, ActivateGrad<kind()>{f.slope}); });
 }
 
 void CudaBackend::scale_channels(Tensor x, Tensor s, Tensor y) {
