@@ -59,7 +59,7 @@ NVCC := $(shell command -v nvcc)
 GPUS := $(if $(NVCC),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -u))
 CUDA ?= $(if $(SAN)$(TSAN)$(CROSS),0,$(if $(GPUS),1,0))
 ifeq ($(CUDA),1)
-  ARCH      ?= $(GPUS)
+  ARCH      ?= $(patsubst 90,90a,$(GPUS))
   ARCHS     := $(if $(filter all,$(ARCH)),75 80 90,$(strip $(ARCH)))
   PTX       := $(or $(lastword $(sort $(filter-out %a,$(ARCHS)))),80)
   # Warnings about host code come from g++, which compiles the same files for the emulator.

@@ -5,6 +5,15 @@
 set -eu
 cd "$(dirname "$0")/.."
 . tests/shell_support
+# On a Hopper card `make` builds code with wgmma.
+mkdir -p build/mocks && printf '#!/bin/sh\necho 9.0\n' >build/mocks/nvidia-smi
+printf '#!/bin/sh\n' >build/mocks/nvcc && chmod +x build/mocks/*
+PATH=$PWD/build/mocks:$PATH make -pn lines 2>/dev/null | grep -x 'ARCHS := 90a' >/dev/null || fail "9.0 does not become 90a"
+# Each name in the filter of ncu is one of a kernel.
+filter=$(sed -nE "s/.*'regex:([^']*)'.*/\1/p" tests/lab/gpu_check.sh)
+for name in ${filter//|/ }; do
+    grep -qE "$name[a-z_]*_kernel\(" kernels/cuda/*.cu* || fail "ncu would profile no kernel for '$name'"
+done
 work=$(mktemp -d "${TMPDIR:-/tmp}/convoy-$script-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
@@ -61,7 +70,9 @@ has bare "smoke test \| passed"
 has bare "device tests \| passed \| cases: [0-9]+, of 2 files"
 has bare "losses fall together \| passed"
 has bare "real sizes \| passed \| [1-9][0-9] ops"
-has bare "train tiny:2 \| measured \| [0-9]+ img/s"
+has bare "train tiny:2:bf16 \| measured \| [0-9]+ img/s"
+has bare "train tiny:2:fp32 \| measured"
+has bare "train tiny:2:bf16 with CONVOY_TEST_WGMMA=off \| measured"
 has bare "PyTorch \| absent"
 check bare 0 speed
 has bare "times of cuDNN \| absent"
@@ -72,14 +83,14 @@ has bare "compute-sanitizer \| absent"
 
 mock nvidia-smi 'echo "a mock of a GPU"'
 mock python3 'case $2 in
-    gpu) echo "{\"model\": \"tiny\", \"batch\": 2, \"form\": \"compiled\", \"images_per_second\": 40.5}"
+    gpu) echo "{\"model\": \"tiny\", \"batch\": 2, \"precision\": \"bf16\", \"form\": \"compiled\", \"images_per_second\": 40.5}"
         echo "{\"name\": \"tiny linear 1000 1x1x1x128 forward\", \"milliseconds\": 0.25}" ;;
 esac'
 mock ncu 'while [ $# -gt 0 ] && [ "$1" != /kit/kit ]; do shift; done; head -c 4000000 /dev/zero | tr "\0" x
     exec "$@"'
 mock compute-sanitizer 'echo "========= ERROR SUMMARY: 0 errors"'
 check tools 0 correct
-has tools "train tiny:2, PyTorch compiled \| measured \| (40|41) img/s"
+has tools "train tiny:2:bf16, PyTorch compiled \| measured \| (40|41) img/s"
 check tools 0 speed
 grep -q "a mock of a GPU" "$work/tools/report.md" || fail "tools: the report does not begin with the GPU"
 has tools "tiny linear 1000 1x1x1x128 forward \| measured .*; cuDNN: 0.2500 ms, [0-9]+ %"
@@ -94,7 +105,7 @@ barrier=$(grep -n '__syncthreads()' kernels/cuda/moments.cuh | head -n 1)
 check broken 1 correct SIMT_LEAVE_OUT=kernels/cuda/moments.cuh:"${barrier%%:*}" TESTS="moments pool"
 has broken "test_moments \| FAILED \| .* off by more than [0-9.e-]+; worst at .*, in .*moments"
 has broken "device tests \| passed \| cases: [0-9]+, of 1 files"
-has broken "train tiny:2 \| FAILED"
+has broken "train tiny:2:bf16 \| FAILED"
 mock crashes 'echo started; kill -SEGV $$'
 check crashes 1 correct KIT=/kit/mocks/crashes
 has crashes "smoke test \| FAILED \| ended by signal 11: started"

@@ -1,9 +1,10 @@
 // Statistics of batch norm taken by the convolution that makes its input: against the formula in
 // double, of the very numbers that came out.
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
 
-#include "kernels/simt/mma.h"
+#include "kernels/simt/emulator.h"
 #include "tests/device.h"
 #include "tests/reference.h"
 #include "tests/through_device.h"
@@ -103,8 +104,8 @@ TEST_CASE("conv2d leaves the moments of what it makes, in every precision") {
     SUBCASE("tf32") { check_cases(*each_backend(2, Precision::kTf32)); }
     SUBCASE("bf16") {
         const auto backend = each_backend(2, Precision::kBf16);
-        for (int capability : {80, 90}) {
-            simt::compute_capability = capability;
+        for (const char* groups : {"off", "on"}) {
+            setenv("CONVOY_TEST_WGMMA", groups, 1);
             check_cases(*backend);
         }
     }

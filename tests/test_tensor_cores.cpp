@@ -1,5 +1,6 @@
 // Convolutions and linear layers in tf32 and bf16, on tensor cores and on the CPU.
-#include "kernels/simt/mma.h"
+#include <cstdlib>
+
 #include "tests/check_ops.h"
 
 namespace convoy {
@@ -14,12 +15,27 @@ TEST_CASE("conv2d and its gradients in tf32 are the formula of numbers with 10 b
 
 TEST_CASE("conv2d and its gradients in bf16 are the formula of numbers with 7 bits") {
     auto backend = each_direct(2, Precision::kBf16);
-    simt::compute_capability = 80;  // products of single warps
-    for (const ConvCase& c : kConvCases) check_conv(*backend, Precision::kBf16, c);
-    simt::compute_capability = 90;  // and of groups
-    for (const ConvCase& c : kConvCases) check_conv(*backend, Precision::kBf16, c);
+    for (const char* groups : {"off", "on"}) {  // products of single warps, and of groups
+        setenv("CONVOY_TEST_WGMMA", groups, 1);
+        for (const ConvCase& c : kConvCases) check_conv(*backend, Precision::kBf16, c);
+    }
     for (const ConvCase& c : kDepthwiseCases) check_conv(*backend, Precision::kBf16, c);
     check_linear_in(*backend, Precision::kBf16, {5, 2, 3, 50}, 67);
+}
+
+TEST_CASE("products of bf16 refuse a wrong CONVOY_TEST_WGMMA") {
+    ThroughDevice backend(
+        make_backend(kernel_device(), {.threads = 1, .precision = Precision::kBf16}));
+    float x = 2, w = 3, y = 0;
+    const auto multiply = [&] {
+        backend.conv2d({&x, 1, 1, 1, 1}, {&w, 1, 1, 1, 1}, nullptr, Window::square(1), false,
+                       {&y, 1, 1, 1, 1});
+    };
+    setenv("CONVOY_TEST_WGMMA", "maybe", 1);
+    CHECK_FAILS(multiply(), "maybe");
+    unsetenv("CONVOY_TEST_WGMMA");
+    multiply();
+    CHECK(y == 6);
 }
 
 TEST_CASE("a NaN in the data comes out of a convolution on tensor cores, and 0 images are fine") {

@@ -1,5 +1,6 @@
 // passes_body.h — loops bound by memory: batch norm, pooling, sums; compiled for each vector width.
 #include "kernels/cpu/winograd_body.h"
+#include "kernels/kinds.h"
 
 namespace convoy {
 namespace {
@@ -71,29 +72,6 @@ inline Vec activated_grad(Vec y, Vec dy, float slope = 0) {
     return dy;
 }
 
-// Calls f with the kind as a constant, if kFits accepts it.
-template <auto kFits, class F>
-inline void with_kind(Activation act, F&& f) {
-    const auto one = [&]<Kind kKind>(std::integral_constant<Kind, kKind> kind) {
-        if constexpr (kFits(Activation{kKind}))
-            if (act.kind == kKind) f(kind);
-    };
-    [&]<size_t... kKinds>(std::index_sequence<kKinds...>) {
-        (one(std::integral_constant<Kind, Kind(kKinds)>()), ...);
-    }
-    (std::make_index_sequence<Activation::kLast + 1>());
-}
-// Calls f with the kind and with whether there is a residual, for what batch norm can do.
-template <class F>
-inline void with_norm_kind(Activation act, bool residual, F&& f) {
-    if (residual)
-        with_kind<[](Activation a) { return a.kind <= Kind::kRelu; }>(
-            act, [&](auto kind) { f(kind, std::true_type()); });
-    else
-        with_kind<[](Activation a) { return a.fits_norm(); }>(
-            act, [&](auto kind) { f(kind, std::false_type()); });
-}
-
 // Calls f(first, count) for n numbers: whole vectors, then the remainder.
 template <class F>
 inline void over_numbers(size_t n, F&& f) {
@@ -103,7 +81,7 @@ inline void over_numbers(size_t n, F&& f) {
 }
 template <class T>
 void activate(T* x, size_t count, Activation act) {
-    with_kind<[](Activation a) { return bool(a); }>(act, [&](auto kind) {
+    with_any_kind(act, [&](auto kind) {
         over_numbers(count, [&](size_t i, auto n) {
             put(x + i, activated<kind()>(get(x + i, n), act.slope), n);
         });
@@ -111,7 +89,7 @@ void activate(T* x, size_t count, Activation act) {
 }
 template <class T>
 void activate_grad(const T* of, T* dy, size_t count, Activation act) {
-    with_kind<[](Activation a) { return bool(a); }>(act, [&](auto kind) {
+    with_any_kind(act, [&](auto kind) {
         over_numbers(count, [&](size_t i, auto n) {
             put(dy + i, activated_grad<kind()>(get(of + i, n), get(dy + i, n), act.slope), n);
         });

@@ -60,60 +60,87 @@ struct Channels {
     }
     __device__ float operator[](int e) const { return at[e]; }
 };
-// dz = dy·act'(of), where of = y, or (x − center)·scale + shift if y is null.
-template <int kWide, class T, class A, class B, class D>
-__device__ __forceinline__ void to_dz(float (&dz)[kWide], const float (&x)[kWide], const T* y,
-                                      const A& center, const B& scale, const D& shift,
-                                      Activation act) {
-    if (!act) return;
-    float of[kWide];
-    if (y)
-        load_pack(of, y);
-    else
-        for (int e = 0; e < kWide; ++e) of[e] = (x[e] - center[e]) * scale[e] + shift[e];
+// Numbers of a thread's channels in kCount rows that are `apart` numbers apart.
+template <int kCount>
+struct Rows {
+    static constexpr int count = kCount;
+    int64_t first, apart;
+    __device__ int64_t operator[](int r) const { return first + r * apart; }
+};
+// Calls work(Rows) for each row of a thread's channels in rows [begin, end), kAtOnce rows at a
+// time. work loads all of them first, because a load cannot pass a store to what may be the same
+// tensor.
+template <int kAtOnce, class Work>
+__device__ __forceinline__ void for_rows(int64_t begin, int64_t end, int C, int c,
+                                         const Work& work) {
+    const int64_t apart = int64_t(blockDim.y) * C;
+    const int step = blockDim.y;
+    int64_t at = (begin + threadIdx.y) * C + c;
+    int left = int(end - begin) - int(threadIdx.y);  // a tensor has less than 2³¹ rows
+    for (; left > (kAtOnce - 1) * step; left -= kAtOnce * step, at += kAtOnce * apart)
+        work(Rows<kAtOnce>{at, apart});
+    for (; left > 0; left -= step, at += apart) work(Rows<1>{at, apart});
+}
+
+// dz = dy·act'(of), where of = y, or (x − center)·scale + shift if kFromX.
+template <Activation::Kind kKind, bool kFromX, int kWide, class A, class B, class D>
+__device__ __forceinline__ void to_dz(float (&dz)[kWide], const float (&x)[kWide],
+                                      const float (&y)[kWide], const A& center, const B& scale,
+                                      const D& shift) {
 #pragma unroll
-    for (int e = 0; e < kWide; ++e) dz[e] = ActivateGrad{act}(dz[e], of[e]);
+    for (int e = 0; e < kWide; ++e)
+        dz[e] =
+            ActivateGrad<kKind>{}(dz[e], kFromX ? (x[e] - center[e]) * scale[e] + shift[e] : y[e]);
 }
 
 // y = act((x − center)·scale + shift + residual) in rows [begin, end). y may be x or the residual.
-template <int kWide, class T, class A, class B, class D>
+template <Activation::Kind kKind, bool kResidual, int kWide, class T, class A, class B, class D>
 __device__ __forceinline__ void normalise(const T* x, const T* residual, T* y, int C, int c,
                                           int64_t begin, int64_t end, const A& center,
-                                          const B& scale, const D& shift, Activation act) {
-    for (int64_t row = begin + threadIdx.y; row < end; row += blockDim.y) {
-        float v[kWide], addend[kWide] = {};
-        load_pack(v, x + row * C + c);
-        if (residual) load_pack(addend, residual + row * C + c);
+                                          const B& scale, const D& shift) {
+    for_rows<kResidual ? 2 : 4>(begin, end, C, c, [&](auto at) {
+        float v[at.count][kWide];
+        [[maybe_unused]] float addend[at.count][kWide];  // without a residual nothing reads it
 #pragma unroll
-        for (int e = 0; e < kWide; ++e) {
-            v[e] = (v[e] - center[e]) * scale[e] + shift[e];
-            if (residual) v[e] += addend[e];
-            v[e] = Activate{act}(v[e], 0);
+        for (int r = 0; r < at.count; ++r) {
+            load_pack(v[r], x + at[r]);
+            if constexpr (kResidual) load_pack(addend[r], residual + at[r]);
         }
-        store_pack(y + row * C + c, v);
-    }
+#pragma unroll
+        for (int r = 0; r < at.count; ++r) {
+#pragma unroll
+            for (int e = 0; e < kWide; ++e) {
+                v[r][e] = (v[r][e] - center[e]) * scale[e] + shift[e];
+                if constexpr (kResidual) v[r][e] += addend[r][e];
+                v[r][e] = Activate<kKind>{}(v[r][e], 0);
+            }
+            store_pack(y + at[r], v[r]);
+        }
+    });
 }
 
-template <class T, int kWide>
+// The slabs from the last to the first: the pass before has left the end of x in the L2 cache.
+template <class T, int kWide, Activation::Kind kKind, bool kResidual>
 __global__ void normalise_kernel(const T* x, Slabs slabs, const float* __restrict__ gamma,
-                                 const float* __restrict__ beta, const T* residual, Activation act,
+                                 const float* __restrict__ beta, const T* residual,
                                  const float* __restrict__ mean_rstd, T* y) {
-    const Slab slab(slabs, blockIdx.y);
+    const Slab slab(slabs, gridDim.y - 1 - blockIdx.y);
     const int C = slabs.C, c = first_channel<kWide>();
     if (c >= C || slab.begin >= slab.end) return;
     const float* mean = mean_rstd + size_t(slab.g) * 2 * C;
     const Channels<kWide> center(mean, c), shift(beta, c), rstd(mean + C, c);
     Channels<kWide> scale(gamma, c);
     for (int e = 0; e < kWide; ++e) scale.at[e] *= rstd[e];
-    normalise<kWide>(x, residual, y, C, c, slab.begin, slab.end, center, scale, shift, act);
+    normalise<kKind, kResidual, kWide>(x, residual, y, C, c, slab.begin, slab.end, center, scale,
+                                       shift);
 }
 
-// parts[slab][0][c] = Σ dz, parts[slab][1][c] = Σ dz·x̂; dresidual = dz, unless null. It may be dy:
-// each number is read before it is written, by the same thread.
-template <class T, int kWide>
+// parts[slab][0][c] = Σ dz, parts[slab][1][c] = Σ dz·x̂; dresidual = dz, if there is a residual. It
+// may be dy: each number is read before it is written, by the same thread.
+template <class T, int kWide, Activation::Kind kKind, bool kResidual>
 __global__ void gradient_sums_kernel(const T* __restrict__ x, const T* __restrict__ y, const T* dy,
                                      Slabs slabs, const float* __restrict__ gamma,
-                                     const float* __restrict__ beta, Activation act,
+                                     const float* __restrict__ beta,
                                      const float* __restrict__ mean_rstd, T* dresidual,
                                      float* __restrict__ parts) {
     const Slab slab(slabs, blockIdx.y);
@@ -124,20 +151,26 @@ __global__ void gradient_sums_kernel(const T* __restrict__ x, const T* __restric
         const Channels<kWide> center(mean, c), rstd(mean + C, c), shift(beta, c);
         Channels<kWide> scale(gamma, c);
         for (int e = 0; e < kWide; ++e) scale.at[e] *= rstd[e];
-#pragma unroll 2
-        for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += blockDim.y) {
-            const int64_t at = row * C + c;
-            float dz[kWide], v[kWide];
-            load_pack(dz, dy + at);
-            load_pack(v, x + at);
-            to_dz(dz, v, dresidual ? y + at : nullptr, center, scale, shift, act);
-            if (dresidual) store_pack(dresidual + at, dz);
+        for_rows<2>(slab.begin, slab.end, C, c, [&](auto at) {
+            constexpr bool kReadY = kResidual && kKind != Activation::kNone;
+            float dz[at.count][kWide], v[at.count][kWide], of[at.count][kWide];
 #pragma unroll
-            for (int e = 0; e < kWide; ++e) {
-                sums[e] += dz[e];
-                sums[kWide + e] += dz[e] * ((v[e] - center[e]) * rstd[e]);
+            for (int r = 0; r < at.count; ++r) {
+                load_pack(dz[r], dy + at[r]);
+                load_pack(v[r], x + at[r]);
+                if constexpr (kReadY) load_pack(of[r], y + at[r]);
             }
-        }
+#pragma unroll
+            for (int r = 0; r < at.count; ++r) {
+                to_dz<kKind, !kResidual>(dz[r], v[r], of[r], center, scale, shift);
+                if constexpr (kResidual) store_pack(dresidual + at[r], dz[r]);
+#pragma unroll
+                for (int e = 0; e < kWide; ++e) {
+                    sums[e] += dz[r][e];
+                    sums[kWide + e] += dz[r][e] * ((v[r][e] - center[e]) * rstd[e]);
+                }
+            }
+        });
     }
     add_columns(sums);
     if (threadIdx.y > 0 || c >= C) return;
@@ -174,13 +207,13 @@ __global__ void finish_gradient_kernel(Slabs slabs, const float* __restrict__ pa
     if (dbeta) dbeta[c] += float(all);
 }
 
-// dx may be dy.
-template <class T, int kWide>
+// dx may be dy. The slabs from the last to the first, as in normalise_kernel.
+template <class T, int kWide, Activation::Kind kKind>
 __global__ void gradient_kernel(const T* __restrict__ x, const T* dy, Slabs slabs,
                                 const float* __restrict__ gamma, const float* __restrict__ beta,
-                                Activation act, const float* __restrict__ mean_rstd,
+                                const float* __restrict__ mean_rstd,
                                 const float* __restrict__ factors, T* dx) {
-    const Slab slab(slabs, blockIdx.y);
+    const Slab slab(slabs, gridDim.y - 1 - blockIdx.y);
     const int C = slabs.C, c = first_channel<kWide>();
     if (c >= C || slab.begin >= slab.end) return;
     const float* mean = mean_rstd + size_t(slab.g) * 2 * C;
@@ -189,65 +222,66 @@ __global__ void gradient_kernel(const T* __restrict__ x, const T* dy, Slabs slab
     const Channels<kWide> mean_dz(factor, c), slope(factor + C, c);
     Channels<kWide> scale(gamma, c);
     for (int e = 0; e < kWide; ++e) scale.at[e] *= rstd[e];
-    for (int64_t row = slab.begin + threadIdx.y; row < slab.end; row += blockDim.y) {
-        const int64_t at = row * C + c;
-        float dz[kWide], v[kWide];
-        load_pack(dz, dy + at);
-        load_pack(v, x + at);
-        to_dz(dz, v, static_cast<const T*>(nullptr), center, scale, shift, act);
+    for_rows<2>(slab.begin, slab.end, C, c, [&](auto at) {
+        float dz[at.count][kWide], v[at.count][kWide];
 #pragma unroll
-        for (int e = 0; e < kWide; ++e)
-            v[e] = scale[e] * (dz[e] - mean_dz[e] - (v[e] - center[e]) * slope[e]);
-        store_pack(dx + at, v);
-    }
+        for (int r = 0; r < at.count; ++r) load_pack(dz[r], dy + at[r]), load_pack(v[r], x + at[r]);
+#pragma unroll
+        for (int r = 0; r < at.count; ++r) {
+            to_dz<kKind, true>(dz[r], v[r], v[r], center, scale, shift);
+#pragma unroll
+            for (int e = 0; e < kWide; ++e)
+                v[r][e] = scale[e] * (dz[r][e] - mean_dz[e] - (v[r][e] - center[e]) * slope[e]);
+            store_pack(dx + at[r], v[r]);
+        }
+    });
 }
 
 __device__ __forceinline__ float scale_of(const float* gamma, const float* var, float eps, int c) {
     return float(double(gamma[c]) / sqrt(double(var[c]) + double(eps)));
 }
 
-template <class T, int kWide>
+template <class T, int kWide, Activation::Kind kKind, bool kResidual>
 __global__ void eval_kernel(const T* x, size_t rows, int C, const float* __restrict__ gamma,
                             const float* __restrict__ beta, const float* __restrict__ mean,
-                            const float* __restrict__ var, const T* residual, Activation act,
-                            float eps, T* y) {
+                            const float* __restrict__ var, const T* residual, float eps, T* y) {
     const int c = first_channel<kWide>();
     if (c >= C) return;
     const Channels<kWide> center(mean, c), shift(beta, c);
     float scale[kWide];
     for (int e = 0; e < kWide; ++e) scale[e] = scale_of(gamma, var, eps, c + e);
     const size_t begin = rows * blockIdx.y / gridDim.y, end = rows * (blockIdx.y + 1) / gridDim.y;
-    normalise<kWide>(x, residual, y, C, c, begin, end, center, scale, shift, act);
+    normalise<kKind, kResidual, kWide>(x, residual, y, C, c, begin, end, center, scale, shift);
 }
 
-template <class T, int kWide>
+template <class T, int kWide, Activation::Kind kKind>
 __global__ void eval_gradient_kernel(const T* __restrict__ x, const T* dy, size_t rows, int C,
                                      const float* __restrict__ gamma,
                                      const float* __restrict__ beta, const float* __restrict__ mean,
-                                     const float* __restrict__ var, Activation act, float eps,
-                                     T* dx) {
+                                     const float* __restrict__ var, float eps, T* dx) {
     const int c = first_channel<kWide>();
     if (c >= C) return;
     const Channels<kWide> center(mean, c), shift(beta, c);
     float scale[kWide];
     for (int e = 0; e < kWide; ++e) scale[e] = scale_of(gamma, var, eps, c + e);
     const size_t begin = rows * blockIdx.y / gridDim.y, end = rows * (blockIdx.y + 1) / gridDim.y;
-    for (size_t row = begin + threadIdx.y; row < end; row += blockDim.y) {
+    for_rows<1>(begin, end, C, c, [&](auto at) {
         float dz[kWide], v[kWide] = {};
-        load_pack(dz, dy + row * C + c);
-        if (act) load_pack(v, x + row * C + c);
-        to_dz(dz, v, static_cast<const T*>(nullptr), center, scale, shift, act);
+        load_pack(dz, dy + at[0]);
+        if constexpr (kKind != Activation::kNone) load_pack(v, x + at[0]);
+        to_dz<kKind, true>(dz, v, v, center, scale, shift);
 #pragma unroll
         for (int e = 0; e < kWide; ++e) dz[e] *= scale[e];
-        store_pack(dx + row * C + c, dz);
-    }
+        store_pack(dx + at[0], dz);
+    });
 }
 
-// About 512 slabs in all, by shapes alone; a slab has some 64 rows at least.
+// About 1056 slabs in all, by shapes alone: whole rounds of blocks on 132 multiprocessors that run
+// two, four or eight. A slab has some 64 rows at least.
 Slabs cut(GroupBounds bounds, Tensor x, const int* bounds_there) {
     const int count = int(bounds.size()) - 1;
     const int64_t image_rows = int64_t(x.H) * x.W, rows = x.N * image_rows;
-    const int64_t parts = std::min<int64_t>(512 / std::max(1, count), rows / count / 64);
+    const int64_t parts = std::min<int64_t>(1056 / std::max(1, count), rows / count / 64);
     ENSURE(count * std::max<int64_t>(1, parts) <= 65535, "batch norm over ", count, " groups");
     return {{bounds_there, count, x.C, image_rows}, std::max<int64_t>(1, parts)};
 }
@@ -263,11 +297,13 @@ void CudaBackend::batch_norm(Tensor x, GroupBounds groups, const float* mean_rst
     if (x.elems() == 0) return;
     const Slabs slabs = cut(groups, x, bounds(groups));
     const unsigned count = unsigned(slabs.count * slabs.parts);
-    with_columns({x, y, residual}, count, [&]<class T>(T, auto wide, dim3 grid, dim3 block) {
-        normalise_kernel<T, wide()><<<grid, block, 0, stream_>>>(elements<T>(x), slabs, gamma, beta,
-                                                                 elements<T>(residual), act,
-                                                                 mean_rstd, elements<T>(y));
-        CUDA_LAUNCHED();
+    with_norm_kind(act, bool(residual), [&](auto kind, auto has_residual) {
+        with_columns({x, y, residual}, count, [&]<class T>(T, auto wide, dim3 grid, dim3 block) {
+            normalise_kernel<T, wide(), kind(), has_residual()>
+                <<<grid, block, 0, stream_>>>(elements<T>(x), slabs, gamma, beta,
+                                              elements<T>(residual), mean_rstd, elements<T>(y));
+            CUDA_LAUNCHED();
+        });
     });
 }
 
@@ -283,23 +319,24 @@ void CudaBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds gro
     const unsigned count = unsigned(slabs.count * slabs.parts);
     float* parts = memory_.scratch<float>(kSlotSums, size_t(count) * 2 * C);
     float* factors = memory_.scratch<float>(kSlotFactors, size_t(slabs.count) * 2 * C);
-    with_columns({x, act && dresidual ? y : x, dy, dx, dresidual}, count,
-                 [&]<class T>(T, auto wide, dim3 grid, dim3 block) {
-                     gradient_sums_kernel<T, wide()><<<grid, block, 0, stream_>>>(
-                         elements<T>(x), elements<T>(y), elements<T>(dy), slabs, gamma, beta, act,
-                         mean_rstd, elements<T>(dresidual), parts);
-                     CUDA_LAUNCHED();
-                     const dim3 few =
-                         column_block(std::min(C, 8));  // side by side: the slabs are many
-                     finish_gradient_kernel<<<ceil_div(C, few.x), few, 0, stream_>>>(
-                         slabs, parts, mean_rstd, factors, dgamma, dbeta);
-                     CUDA_LAUNCHED();
-                     gradient_kernel<T, wide()><<<grid, block, 0, stream_>>>(
-                         elements<T>(x), elements<T>(dresidual ? dresidual : dy), slabs, gamma,
-                         beta, dresidual ? Activation{Activation::kNone} : act, mean_rstd, factors,
-                         elements<T>(dx));
-                     CUDA_LAUNCHED();
-                 });
+    const std::initializer_list<Tensor> all = {x, act && dresidual ? y : x, dy, dx, dresidual};
+    with_norm_kind(act, bool(dresidual), [&](auto kind, auto has_residual) {
+        with_columns(all, count, [&]<class T>(T, auto wide, dim3 grid, dim3 block) {
+            gradient_sums_kernel<T, wide(), kind(), has_residual()><<<grid, block, 0, stream_>>>(
+                elements<T>(x), elements<T>(y), elements<T>(dy), slabs, gamma, beta, mean_rstd,
+                elements<T>(dresidual), parts);
+            CUDA_LAUNCHED();
+            const dim3 few = column_block(std::min(C, 8));  // side by side: the slabs are many
+            finish_gradient_kernel<<<ceil_div(C, few.x), few, 0, stream_>>>(slabs, parts, mean_rstd,
+                                                                            factors, dgamma, dbeta);
+            CUDA_LAUNCHED();
+            gradient_kernel<T, wide(), has_residual() ? Activation::kNone : kind()>
+                <<<grid, block, 0, stream_>>>(elements<T>(x),
+                                              elements<T>(dresidual ? dresidual : dy), slabs, gamma,
+                                              beta, mean_rstd, factors, elements<T>(dx));
+            CUDA_LAUNCHED();
+        });
+    });
 }
 
 void CudaBackend::batch_norm_eval(Tensor x, const float* gamma, const float* beta,
@@ -308,13 +345,15 @@ void CudaBackend::batch_norm_eval(Tensor x, const float* gamma, const float* bet
     check_batch_norm(x, residual, act, y);
     if (x.elems() == 0) return;
     const size_t rows = x.elems() / x.C;
-    with_columns(
-        {x, y, residual}, eval_slabs(rows), [&]<class T>(T, auto wide, dim3 grid, dim3 block) {
-            eval_kernel<T, wide()>
-                <<<grid, block, 0, stream_>>>(elements<T>(x), rows, x.C, gamma, beta, mean, var,
-                                              elements<T>(residual), act, eps, elements<T>(y));
-            CUDA_LAUNCHED();
-        });
+    with_norm_kind(act, bool(residual), [&](auto kind, auto has_residual) {
+        with_columns(
+            {x, y, residual}, eval_slabs(rows), [&]<class T>(T, auto wide, dim3 grid, dim3 block) {
+                eval_kernel<T, wide(), kind(), has_residual()>
+                    <<<grid, block, 0, stream_>>>(elements<T>(x), rows, x.C, gamma, beta, mean, var,
+                                                  elements<T>(residual), eps, elements<T>(y));
+                CUDA_LAUNCHED();
+            });
+    });
 }
 
 void CudaBackend::batch_norm_eval_grad(Tensor x, Tensor y, Tensor dy, const float* gamma,
@@ -329,11 +368,14 @@ void CudaBackend::batch_norm_eval_grad(Tensor x, Tensor y, Tensor dy, const floa
         act.kind = Activation::kNone;
     }
     const size_t rows = dy.elems() / dy.C;
-    with_columns({x, dy, dx}, eval_slabs(rows), [&]<class T>(T, auto wide, dim3 grid, dim3 block) {
-        eval_gradient_kernel<T, wide()>
-            <<<grid, block, 0, stream_>>>(elements<T>(x), elements<T>(dy), rows, dy.C, gamma, beta,
-                                          mean, var, act, eps, elements<T>(dx));
-        CUDA_LAUNCHED();
+    with_norm_kind(act, false, [&](auto kind, auto) {
+        with_columns(
+            {x, dy, dx}, eval_slabs(rows), [&]<class T>(T, auto wide, dim3 grid, dim3 block) {
+                eval_gradient_kernel<T, wide(), kind()>
+                    <<<grid, block, 0, stream_>>>(elements<T>(x), elements<T>(dy), rows, dy.C,
+                                                  gamma, beta, mean, var, eps, elements<T>(dx));
+                CUDA_LAUNCHED();
+            });
     });
 }
 

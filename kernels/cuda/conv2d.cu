@@ -17,9 +17,9 @@
 // For tensor cores, numbers are copied in chunks of 16 bytes. If the channels do not fill chunks (a
 // first layer has 3), they are padded with zeros: x, dy and w are copied, and dw is computed in a
 // padded matrix and then added.
-// Statistics are computed from the tiles before the store. A group of images may end anywhere in a
-// tile. If the depth is cut into parts (few tiles, so a small y), no tile has complete sums, and
-// moments.cu reads y again. Only the shapes decide this.
+// Products on tensor cores compute statistics from their tiles. A group of images may end anywhere
+// in a tile. If the depth is cut into parts (few tiles, so a small y), no tile has complete sums,
+// and moments.cu reads y again. Only the shapes decide this. In fp32 moments.cu always reads y.
 // depthwise.cu has depthwise convolutions.
 // Mapping, bytes and order of the sums: gemm.cuh, plain and in fp32; tensor_gemm.cuh, on tensor
 // cores, of floats (rounded to tf32) or bf16.
@@ -171,6 +171,13 @@ Tensor reorder(Tensor from, const Source& source, Shape shape, Slot slot, Device
 // Where copies are, while a product reads them.
 constexpr Slot kCopyOfImages = kSlotResult, kCopyOfFilters = kSlotFactors;
 
+// The weights of a depthwise convolution by tap, [r·S + s][c].
+Tensor by_tap(Tensor w, DeviceMemory& memory) {
+    const int taps = w.H * w.W;
+    return reorder(w, {w.N, w.W, w.N, 1, taps, 0, w.W, 1}, {taps, 1, w.N, 1}, kCopyOfFilters,
+                   memory);
+}
+
 // How many channels fill whole chunks of a copy.
 int whole_chunks(int channels, Type type, Precision precision) {
     const int chunk = 16 / int(bytes_of(type));
@@ -184,7 +191,8 @@ Tensor in_chunks(Tensor x, Precision precision, Slot slot, DeviceMemory& memory)
                    {x.N, x.H, x.W, whole_chunks(x.C, x.type, precision)}, slot, memory);
 }
 
-// In the precision asked for. Returns whether tiles had whole sums.
+// In the precision asked for. Returns whether tiles had whole sums and gave their statistics, which
+// products in fp32 leave to moments.cu.
 template <class A, class B, class F>
 bool product(Precision precision, const A& a, const B& b, int I, int J, int L, const F& epilogue,
              DeviceMemory& memory) {
@@ -192,7 +200,10 @@ bool product(Precision precision, const A& a, const B& b, int I, int J, int L, c
     ENSURE(kHalved == (precision == Precision::kBf16), "tensors of ", kHalved ? "bf16" : "fp32",
            " in products of ", name_of(precision));
     if constexpr (!kHalved)
-        if (precision == Precision::kFp32) return multiply(a, b, I, J, L, epilogue, memory);
+        if (precision == Precision::kFp32) {
+            multiply(a, b, I, J, L, Epilogue<typename F::Out>(epilogue), memory);
+            return false;
+        }
     return multiply_tensor(a, b, I, J, L, epilogue, memory);
 }
 
@@ -230,16 +241,15 @@ void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool
     if (of_y) check_groups(y, of_y->groups);
     if (y.elems() == 0) return;
     if (is_depthwise(x, w)) {
-        depthwise(x, w, b, window, relu, y);
+        depthwise(x, by_tap(w, memory_), b, window, relu, y);
         if (of_y) moments(y, *of_y);
         return;
     }
     x = in_chunks(x, precision_, kCopyOfImages, memory_);
     w = in_chunks(w, precision_, kCopyOfFilters, memory_);
     Strips strips;
-    if (of_y)
-        strips = make_strips(y, of_y->groups, precision_ == Precision::kFp32 ? kTile : kTensorRows,
-                             kSlotSums);
+    if (of_y && precision_ != Precision::kFp32)
+        strips = make_strips(y, of_y->groups, kTensorRows, kSlotSums);
     bool whole = false;
     with_type(x.type, [&]<class T>(T) {
         const auto patches = patches_of<T>(x, window, y);
@@ -263,7 +273,7 @@ void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask,
     check_types(dy, w);
     check_grad_x(dx, w, mask, add);
     if (dx.elems() == 0) return;
-    if (is_depthwise(dx, w)) return depthwise_grad_x(dy, w, window, mask, dx);
+    if (is_depthwise(dx, w)) return depthwise_grad_x(dy, by_tap(w, memory_), window, mask, dx);
     dy = in_chunks(dy, precision_, kCopyOfImages, memory_);
     const int C = whole_chunks(dx.C, w.type, precision_);
     const bool single = w.H * w.W == 1 && w.N == dy.C && w.C == C && has_packs(w);
@@ -274,6 +284,7 @@ void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask,
             const int rows = ceil_div(dx.H - first_h, window.stride_h);
             const int columns = ceil_div(dx.W - first_w, window.stride_w);
             const int taps = h.count * v.count;
+            if (taps == 0 && add) continue;  // nothing to add
             Tensor filters = w;
             if (taps > 0 && !single)
                 filters = reorder(w,

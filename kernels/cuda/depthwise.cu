@@ -10,6 +10,7 @@
 //            channels × 8 rows for each tap and part of the rows npq; the sums of the parts are
 //            added by column_sums.cu.
 //   shared   8·32 floats, in grad_w
+//   w        by tap, so that 16 bytes of channels are neighbours (conv2d.cu reorders it)
 //   bytes    4 a number, 2 where they are bf16: x read about once (windows overlap in the cache), y
 //            written once; grad_w reads both once for each tap, mostly from the cache. Bound by
 //            memory.
@@ -26,21 +27,20 @@ namespace {
 
 constexpr int kChannels = 32, kDepthRows = 8;
 
-// sum[e] += x[e]·w of channel c + e at this tap.
+// sum[e] += x[e]·w[e]
 template <class T, int kWide>
-__device__ __forceinline__ void add_tap(float (&sum)[kWide], const T* x, const T* w, int c,
-                                        int taps, int tap) {
-    float v[kWide];
+__device__ __forceinline__ void add_tap(float (&sum)[kWide], const T* x, const T* w) {
+    float v[kWide], weights[kWide];
     load_pack(v, x);
+    load_pack(weights, w);
 #pragma unroll
-    for (int e = 0; e < kWide; ++e) sum[e] += v[e] * load(w + size_t(c + e) * taps + tap);
+    for (int e = 0; e < kWide; ++e) sum[e] += v[e] * weights[e];
 }
 
 template <class T, int kWide>
 __global__ void forward_kernel(const T* __restrict__ x, Shape xs, const T* __restrict__ w,
                                const float* b, Window window, bool relu, T* __restrict__ y,
                                Pixels packs) {
-    const int taps = window.size_h * window.size_w;
     for (size_t i = first_index(); i < packs.count; i += grid_width()) {
         const Pixel at = packs[i];
         const int h = at.h * window.stride_h - window.pad_h;
@@ -54,8 +54,8 @@ __global__ void forward_kernel(const T* __restrict__ x, Shape xs, const T* __res
         const int s1 = min(window.size_w, taps_before(xs.W - v, d_w));
         for (int r = taps_before(max(0, -h), d_h); r < r1; ++r)
             for (int s = s0; s < s1; ++s)
-                add_tap(sum, x + index(xs, at.n, h + r * d_h, v + s * d_w, at.c), w, at.c, taps,
-                        r * window.size_w + s);
+                add_tap(sum, x + index(xs, at.n, h + r * d_h, v + s * d_w, at.c),
+                        w + (r * window.size_w + s) * xs.C + at.c);
         if (relu)
 #pragma unroll
             for (int e = 0; e < kWide; ++e) sum[e] = sum[e] < 0 ? 0.0f : sum[e];  // a NaN stays
@@ -68,7 +68,6 @@ template <class T, int kWide>
 __global__ void grad_x_kernel(const T* __restrict__ dy, Shape ys, const T* __restrict__ w,
                               Window window, TapsOfPixel rows, TapsOfPixel cols, const T* mask,
                               T* dx, Pixels packs) {
-    const int taps = window.size_h * window.size_w;
     for (size_t i = first_index(); i < packs.count; i += grid_width()) {
         const Pixel at = packs[i];
         rows.find(at.h + window.pad_h, window.size_h, window.stride_h, window.dilation_h);
@@ -77,8 +76,8 @@ __global__ void grad_x_kernel(const T* __restrict__ dy, Shape ys, const T* __res
         float sum[kWide] = {};
         for (int r = i0; r < i1; ++r)
             for (int s = j0; s < j1; ++s)
-                add_tap(sum, dy + index(ys, at.n, rows.read_for(r), cols.read_for(s), at.c), w,
-                        at.c, taps, rows.tap(r) * window.size_w + cols.tap(s));
+                add_tap(sum, dy + index(ys, at.n, rows.read_for(r), cols.read_for(s), at.c),
+                        w + (rows.tap(r) * window.size_w + cols.tap(s)) * ys.C + at.c);
         if (mask) mask_pack(sum, mask + i * kWide);
         store_pack(dx + i * kWide, sum);
     }
@@ -121,8 +120,8 @@ void CudaBackend::depthwise(Tensor x, Tensor w, const float* b, Window window, b
 }
 
 void CudaBackend::depthwise_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx) {
-    const TapsOfPixel rows(0, w.H, window.stride_h, window.pad_h, window.dilation_h);
-    const TapsOfPixel cols(0, w.W, window.stride_w, window.pad_w, window.dilation_w);
+    const TapsOfPixel rows(0, window.size_h, window.stride_h, window.pad_h, window.dilation_h);
+    const TapsOfPixel cols(0, window.size_w, window.stride_w, window.pad_w, window.dilation_w);
     with_pack({dx, dy, mask}, [&]<class T>(T, auto wide) {
         const Pixels packs(dx.shape(), wide());
         grad_x_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(

@@ -153,11 +153,13 @@ void CudaBackend::map(Tensor x, Tensor y, F f) {
     });
 }
 
-void CudaBackend::activate(Tensor x, Activation f) { map(x, x, Activate{f}); }
+void CudaBackend::activate(Tensor x, Activation f) {
+    with_any_kind(f, [&](auto kind) { map(x, x, Activate<kind()>{f.slope}); });
+}
 
 void CudaBackend::activate_grad(Tensor of, Tensor dy, Activation f) {
     check_same("y", of, "dy", dy);
-    map(dy, of, ActivateGrad{f});
+    with_any_kind(f, [&](auto kind) { map(dy, of, ActivateGrad<kind()>{f.slope}); });
 }
 
 void CudaBackend::scale_channels(Tensor x, Tensor s, Tensor y) {

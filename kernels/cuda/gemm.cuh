@@ -19,8 +19,6 @@
 //   bytes     4·L·(I·⌈J/128⌉ + J·⌈I/128⌉) read, from the L2 cache mostly; 4·I·J written. Bound by
 //             arithmetic on the fp32 units: 64 independent sums hide their latency.
 //   order     l rises within a part, parts are added in order: the same bits on every run.
-//   moments   if statistics of the columns are wanted (moments.cuh), they use the tiles' shared
-//             memory at the end; 12·⌈I/128⌉·J bytes written.
 //
 // An operand maps a row and a depth to an address. Row and depth are decoded once for several
 // numbers, because decoding an index of a convolution costs more than a product:
@@ -37,7 +35,6 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/memory.h"
-#include "kernels/cuda/moments.cuh"
 #include "kernels/cuda/pixel.cuh"
 
 namespace convoy::CONVOY_DEVICE {
@@ -103,13 +100,6 @@ struct Epilogue {
         return J % kCount == 0 && fits<P>(out) && fits<P>(mask);
     }
 };
-// Also computes statistics of the columns of out, if l is not cut into parts. A tile is a strip.
-template <class T>
-struct EpilogueWithMoments : Epilogue<T> {
-    static constexpr bool kMoments = true;
-    Strips strips;
-};
-
 // The address of a number of an operand; there = false: it lies outside and counts as 0.
 template <class T>
 struct Found {
@@ -195,12 +185,11 @@ __device__ __forceinline__ void read_fours(const float* row, int first, float (&
 }
 
 template <int kRows, int kColumns, class A, class B, class F>
-__global__ void __launch_bounds__(kProductThreads)
+__global__ void __launch_bounds__(kProductThreads, 2)
     product_kernel(A a, B b, int I, int J, int L, int part_depth, float* parts, F epilogue) {
-    // Statistics need room for the sums of 16 threads in a column.
-    constexpr int kRoom = F::kMoments ? 16 : kDepthStep, kU = kRows / 16, kV = kColumns / 16;
-    __shared__ __align__(16) float a_tile[kRoom][kRows + kTilePad];
-    __shared__ __align__(16) float b_tile[kRoom][kColumns + kTilePad];
+    constexpr int kU = kRows / 16, kV = kColumns / 16;
+    __shared__ __align__(16) float a_tile[kDepthStep][kRows + kTilePad];
+    __shared__ __align__(16) float b_tile[kDepthStep][kColumns + kTilePad];
     const Place at(blockIdx.x, ceil_div(J, kColumns));
     const int thread = threadIdx.x, i0 = at.row * kRows, j0 = at.column * kColumns;
     const TileFetch<A, kRows> fetch_a(a, i0, thread);
@@ -236,14 +225,6 @@ __global__ void __launch_bounds__(kProductThreads)
             else
                 epilogue(row, column, J, sums[u][v]);
         }
-    if constexpr (F::kMoments) {
-        static_assert(kRows == kTile, "a strip is a tile");
-        if (epilogue.strips.pieces && !parts)
-            tile_moments<kU, kV, 16, kColumns>(
-                epilogue.strips, at.row, j0, thread / 16, a_tile[0], b_tile[0],
-                [&](int r, int c) { return sums[r][c]; }, [&](int r) { return tile_index(i, r); },
-                [&](int c) { return tile_index(j, c); });
-    }
 }
 
 // Adds the parts of each sum in order.
@@ -294,25 +275,23 @@ struct Parts {
     }
 };
 
-// Returns whether the tiles had complete sums, because l was not cut.
 template <class A, class B, class F>
-bool multiply(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& epilogue,
+void multiply(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& epilogue,
               DeviceMemory& memory) {
-    if (I == 0 || J == 0) return true;
+    if (I == 0 || J == 0) return;
     const auto launch = [&](auto rows, auto columns) {
         constexpr int kRows = decltype(rows)::value, kColumns = decltype(columns)::value;
         const int64_t tiles = int64_t(ceil_div(I, kRows)) * ceil_div(J, kColumns);
-        const Parts parts(I, J, L, tiles, 512, kDepthStep, F::kMoments, memory);
+        const Parts parts(I, J, L, tiles, 512, kDepthStep, false, memory);
         product_kernel<kRows, kColumns, A, B, F>
             <<<dim3(tiles, 1, parts.count), kProductThreads, 0, memory.stream>>>(
                 a, b, int(I), int(J), int(L), parts.depth, parts.sums, epilogue);
         CUDA_LAUNCHED();
-        return parts.add(I, J, epilogue, memory.stream);
+        parts.add(I, J, epilogue, memory.stream);
     };
     constexpr std::integral_constant<int, kTile> kWhole;
     constexpr std::integral_constant<int, kTile / 2> kHalf;
-    if constexpr (!F::kMoments)
-        if (I <= kHalf) return J <= kHalf ? launch(kHalf, kHalf) : launch(kHalf, kWhole);
+    if (I <= kHalf) return J <= kHalf ? launch(kHalf, kHalf) : launch(kHalf, kWhole);
     return J <= kHalf ? launch(kWhole, kHalf) : launch(kWhole, kWhole);
 }
 

@@ -115,12 +115,11 @@ class GroupProducts {
     }
     // sums += a·b for 64 rows of a, 8·kN columns of b and a depth of 16. Each warp has 16 rows, and
     // sums[n] is the fragment d of columns 8·n … 8·n+7.
-    //   a, b   the first number of the operand: row (column) 0, first depth
+    //   a, b   descriptors of the operands at row (column) 0 and the first depth
     template <bool kDepthFastA, bool kDepthFastB, int kN>
-    __device__ __forceinline__ void add(float (&sums)[kN][4], const char* a, const char* b) {
+    __device__ __forceinline__ void add(float (&sums)[kN][4], uint64_t a, uint64_t b) {
         static_assert(kN == 8 || kN == 16);
         if constexpr (!kHasGroupProducts) return;
-        const uint64_t there_a = descriptor<kDepthFastA>(a), there_b = descriptor<kDepthFastB>(b);
         constexpr int kTurnA = !kDepthFastA, kTurnB = !kDepthFastB;
 #define FOUR(n) "+f"(sums[n][0]), "+f"(sums[n][1]), "+f"(sums[n][2]), "+f"(sums[n][3])
 #define EIGHT(n)                                                                           \
@@ -134,14 +133,14 @@ class GroupProducts {
                 "%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,"
                 "%62,%63}, %64, %65, 1, 1, 1, %66, %67;"
                 : EIGHT(0), EIGHT(8)
-                : "l"(there_a), "l"(there_b), "n"(kTurnA), "n"(kTurnB));
+                : "l"(a), "l"(b), "n"(kTurnA), "n"(kTurnB));
         else
             asm volatile(
                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,"
                 "%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, 1, 1, 1, %34, %35;"
                 : EIGHT(0)
-                : "l"(there_a), "l"(there_b), "n"(kTurnA), "n"(kTurnB));
+                : "l"(a), "l"(b), "n"(kTurnA), "n"(kTurnB));
 #undef EIGHT
 #undef FOUR
     }
@@ -150,29 +149,32 @@ class GroupProducts {
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
     }
     // All products are in the sums. What this thread has written to shared memory, also by copies
-    // that have arrived, is there for products after the next barrier.
-    __device__ __forceinline__ void wait() {
-        if constexpr (kHasGroupProducts)
-            asm volatile("wgmma.wait_group.sync.aligned 0;\nfence.proxy.async.shared::cta;" ::
-                             : "memory");
+    // that have arrived, is there for products after the next barrier if there is a fence.
+    __device__ __forceinline__ void wait(bool fence) {
+        if constexpr (!kHasGroupProducts) return;
+        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+        if (fence) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
 
- private:
+    // The descriptor of an operand whose first number is at `at`. It rises by 1 every 16 bytes.
     // Blocks of 8 rows of 128 bytes, whose chunks of 16 bytes are exchanged by row % 8, follow each
     // other after 1024 bytes. If the depth is the slow index, a block has 64 rows of the operand
     // and 8 depths, and the next 64 rows follow after 64 depths.
     template <bool kDepthFast>
     static __device__ __forceinline__ uint64_t descriptor(const char* at) {
-        const uint64_t place = unsigned(__cvta_generic_to_shared(at));
+        // The same in all lanes of a warp. The compiler must know it, or each product moves it to
+        // uniform registers once more.
+        const uint64_t place = __shfl_sync(~0u, unsigned(__cvta_generic_to_shared(at)), 0);
         constexpr uint64_t kNextRows = kDepthFast ? 16 : 64 * 128;
         return place / 16 | kNextRows / 16 << 16 | uint64_t(1024 / 16) << 32 | uint64_t(1) << 62;
     }
 };
-// Calls f with whether products of this size are made by groups: a constant of the machine code.
+// Calls f with whether groups make products of this size: if the machine code can and `wanted`.
 template <class T, class F>
-__device__ __forceinline__ void with_products(F&& f) {
-    constexpr bool kGroups = kHasGroupProducts && sizeof(T) == 2;
-    f(std::bool_constant<kGroups>());
+__device__ __forceinline__ void with_products(bool wanted, const F& f) {
+    if constexpr (kHasGroupProducts && sizeof(T) == 2)
+        if (wanted) return f(std::true_type());
+    f(std::false_type());
 }
 
 }  // namespace convoy::cuda

@@ -1,5 +1,5 @@
 // moments.cuh — sums over the rows of a matrix, per column, and statistics of columns, per strip of
-// rows. A matrix product computes the statistics from its registers.
+// rows. A product on tensor cores computes the statistics of its tiles (tensor_gemm.cuh).
 // Ops: moments.cu, batch_norm.cu, column_sums.cu
 //
 //   A strip is `height` rows. Groups of images end anywhere, so a strip may contain pieces of
@@ -102,56 +102,5 @@ struct Strips : Groups {
         }
     }
 };
-
-// Computes the pieces of a block's tile, which is a strip, from the registers of its threads. All
-// threads of the block must call it. A thread has kRows × kColumns numbers value(r, c), in row
-// row_of(r) and column column_of(c) of the tile. `first_column` is the tile's first column in the
-// matrix. kParts threads share a column; this thread has number `part` of them.
-//   shared  a and b, kParts·(kTileColumns + 4) floats each, and the centers. The 4 more floats per
-//           row put neighbouring parts into different banks.
-template <int kRows, int kColumns, int kParts, int kTileColumns, class Value, class RowOf,
-          class ColumnOf>
-__device__ __forceinline__ void tile_moments(const Strips& strips, int strip, int first_column,
-                                             int part, float* a, float* b, const Value& value,
-                                             const RowOf& row_of, const ColumnOf& column_of) {
-    __shared__ float centers[kTileColumns];
-    constexpr int kPitch = kTileColumns + 4;
-    const int column = threadIdx.x;  // this thread adds its sums, if the tile has it
-    const auto total = [&](const float* from) {
-        float sum = 0;
-#pragma unroll
-        for (int p = 0; p < kParts; ++p) sum += from[p * kPitch + column];
-        return sum;
-    };
-    strips.for_each_piece(strip, [&](int g, int64_t begin, int64_t end) {
-        const int first = int(begin - strip * strips.height), behind = int(end - begin) + first;
-        const auto inside = [&](int r) { return row_of(r) >= first && row_of(r) < behind; };
-        __syncthreads();  // all have read what was in a and b
-#pragma unroll
-        for (int c = 0; c < kColumns; ++c) {
-            float sum = 0;
-#pragma unroll
-            for (int r = 0; r < kRows; ++r) sum += inside(r) ? value(r, c) : 0.0f;
-            a[part * kPitch + column_of(c)] = sum;
-        }
-        __syncthreads();  // the sums of all threads are there
-        if (column < kTileColumns) centers[column] = total(a) / float(behind - first);
-        __syncthreads();  // the centers are there, and a is read
-#pragma unroll
-        for (int c = 0; c < kColumns; ++c) {
-            float rest = 0, squares = 0;
-#pragma unroll
-            for (int r = 0; r < kRows; ++r) {
-                const float off = inside(r) ? value(r, c) - centers[column_of(c)] : 0.0f;
-                rest += off, squares += off * off;
-            }
-            a[part * kPitch + column_of(c)] = rest, b[part * kPitch + column_of(c)] = squares;
-        }
-        __syncthreads();  // the sums of all threads are there
-        if (column >= kTileColumns || first_column + column >= strips.C) return;
-        float* to = strips.piece(strip, g) + first_column + column;
-        to[0] = centers[column], to[strips.C] = total(a), to[2 * strips.C] = total(b);
-    });
-}
 
 }  // namespace convoy::CONVOY_DEVICE

@@ -47,14 +47,15 @@ __global__ void max_pool_kernel(const T* __restrict__ x, Shape xs, Window window
 
 template <class T, int kWide>
 __global__ void max_pool_grad_kernel(const T* __restrict__ dy, const uint8_t* argmax, Shape ys,
-                                     Window window, const T* mask, T* dx, Pixels packs) {
+                                     Window window, Divisor stride_h, Divisor stride_w,
+                                     const T* mask, T* dx, Pixels packs) {
     for (size_t i = first_index(); i < packs.count; i += grid_width()) {
         const Pixel at = packs[i];
         // The windows that contain this pixel: p·stride − pad ≤ h < p·stride − pad + size.
         const int h = at.h + window.pad_h, w = at.w + window.pad_w;
-        const int p0 = h < window.size_h ? 0 : (h - window.size_h) / window.stride_h + 1;
-        const int q0 = w < window.size_w ? 0 : (w - window.size_w) / window.stride_w + 1;
-        const int p1 = min(h / window.stride_h, ys.H - 1), q1 = min(w / window.stride_w, ys.W - 1);
+        const int p0 = h < window.size_h ? 0 : (h - window.size_h) / stride_h + 1;
+        const int q0 = w < window.size_w ? 0 : (w - window.size_w) / stride_w + 1;
+        const int p1 = min(h / stride_h, ys.H - 1), q1 = min(w / stride_w, ys.W - 1);
         float sum[kWide] = {};
         for (int p = p0; p <= p1; ++p)
             for (int q = q0; q <= q1; ++q) {
@@ -117,11 +118,11 @@ __global__ void avg_pool_grad_kernel(const T* __restrict__ dy, Shape ys, Divisor
         if (add) load_pack(sum, dx + i * kWide);
         for (int p = outputs.h0; p < outputs.h1; ++p)
             for (int q = outputs.w0; q < outputs.w1; ++q) {
-                const float pixels = float(Area(p, q, P, Q, xs).pixels());
+                const float share = 1 / float(Area(p, q, P, Q, xs).pixels());
                 float v[kWide];
                 load_pack(v, dy + index(ys, at.n, p, q, at.c));
 #pragma unroll
-                for (int e = 0; e < kWide; ++e) sum[e] += v[e] / pixels;
+                for (int e = 0; e < kWide; ++e) sum[e] += v[e] * share;
             }
         store_pack(dx + i * kWide, sum);
     }
@@ -146,7 +147,8 @@ void CudaBackend::max_pool_grad(Tensor dy, const uint8_t* argmax, Window window,
     with_pack({dx, dy, mask}, [&]<class T>(T, auto wide) {
         const Pixels packs(dx.shape(), wide());
         max_pool_grad_kernel<T, wide()><<<blocks_for(packs.count), kThreads, 0, stream_>>>(
-            elements<T>(dy), argmax, dy.shape(), window, elements<T>(mask), elements<T>(dx), packs);
+            elements<T>(dy), argmax, dy.shape(), window, window.stride_h, window.stride_w,
+            elements<T>(mask), elements<T>(dx), packs);
         CUDA_LAUNCHED();
     });
 }

@@ -45,10 +45,21 @@
 // of an operand has complete chunks.
 #pragma once
 
+#include <cstdlib>
+#include <string_view>
+
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/moments.cuh"
 
 namespace convoy::CONVOY_DEVICE {
+
+// Also computes statistics of the columns of out, if l is not cut into parts. A tile is a strip.
+template <class T>
+struct EpilogueWithMoments : Epilogue<T> {
+    static constexpr bool kMoments = true;
+    Strips strips;
+};
 
 constexpr int kTensorRows = 128, kTensorThreads = 256, kStages = 3;
 template <class T>
@@ -241,16 +252,23 @@ __device__ __forceinline__ void multiply_stage(const char* a_stage, const char* 
 
 // Starts to add one stage to the sums of a group.
 template <bool kDepthFastA, bool kDepthFastB, int kN>
-__device__ __forceinline__ void start_stage(GroupProducts& products, const char* a, const char* b,
+__device__ __forceinline__ void start_stage(GroupProducts& products, uint64_t a, uint64_t b,
                                             float (&sums)[kN][4]) {
     products.begin();
 #pragma unroll
     for (int l = 0; l < kTensorDepth<bf16>; l += kMmaDepth<bf16>)
-        products.add<kDepthFastA, kDepthFastB>(sums, a + l * (kDepthFastA ? 2 : 128),
-                                               b + l * (kDepthFastB ? 2 : 128));
+        products.add<kDepthFastA, kDepthFastB>(sums, a + l * (kDepthFastA ? 2 : 128) / 16,
+                                               b + l * (kDepthFastB ? 2 : 128) / 16);
     products.commit();
 }
 
+// The numbers of a block in shared memory, before they are stored. A thread stores kCount
+// neighbours, and so in every row that is a multiple of kApart further down.
+template <class U, int kColumns>
+struct StoredTile {
+    static constexpr int kCount = 16 / int(sizeof(U)), kPitch = kColumns + 8;  // 8: other banks
+    static constexpr int kAcross = kColumns / kCount, kApart = kTensorThreads / kAcross;
+};
 // Writes the sums of a block from the fragments to memory. They pass through shared memory, row by
 // row, so that a thread writes 16 bytes of a row and neighbouring threads write neighbours.
 //   U          the type of the written numbers
@@ -259,8 +277,8 @@ template <class U, int kRows, int kColumns, int kM, int kN, class Put>
 __device__ __forceinline__ void store_tile(char* shared, const float (&sums)[kM][kN][4], int row,
                                            int column, int i0, int j0, int I, int J, bool packs,
                                            const Put& put) {
-    constexpr int kCount = 16 / int(sizeof(U)), kPitch = kColumns + 8;  // 8: banks that differ
-    constexpr int kAcross = kColumns / kCount, kApart = kTensorThreads / kAcross;
+    using S = StoredTile<U, kColumns>;
+    constexpr int kCount = S::kCount, kPitch = S::kPitch, kAcross = S::kAcross;
     U* const tile = reinterpret_cast<U*>(shared);
     const int thread = threadIdx.x, lane = thread % 32;
     __syncthreads();  // the last stage is multiplied
@@ -277,7 +295,7 @@ __device__ __forceinline__ void store_tile(char* shared, const float (&sums)[kM]
             }
     __syncthreads();  // the tile is there
     const int c = thread % kAcross * kCount;
-    for (int r = thread / kAcross; r < kRows && i0 + r < I; r += kApart) {
+    for (int r = thread / kAcross; r < kRows && i0 + r < I; r += S::kApart) {
         float values[kCount];
         load_pack(values, tile + r * kPitch + c);
         if (packs && j0 + c < J) {
@@ -291,13 +309,72 @@ __device__ __forceinline__ void store_tile(char* shared, const float (&sums)[kM]
     }
 }
 
+// Computes the pieces (moments.cuh) of a block's tile, which is a strip, from the numbers that
+// store_tile() has left in shared memory. A thread takes the rows and columns that it has stored.
+// All threads of the block call it. The center of a piece is its first row.
+template <class U, int kRows, int kColumns>
+__device__ __forceinline__ void tile_moments(const Strips& strips, int strip, int first_column,
+                                             char* shared) {
+    using S = StoredTile<U, kColumns>;
+    constexpr int kPitch = kColumns + 4;  // 4: banks that differ
+    constexpr int kTileBytes = kRows * S::kPitch * int(sizeof(U)), kSums = S::kApart * kPitch;
+    static_assert(kTileBytes + 2 * kSums * sizeof(float) <= kStages * (kRows + kColumns) * 128);
+    const U* const tile = reinterpret_cast<const U*>(shared);
+    float* const rests = reinterpret_cast<float*>(shared + kTileBytes);
+    float* const squares = rests + kSums;
+    const int thread = threadIdx.x, part = thread / S::kAcross, c = thread % S::kAcross * S::kCount;
+    const auto total = [&](const float* from) {
+        float sum = 0;
+#pragma unroll
+        for (int p = 0; p < S::kApart; ++p) sum += from[p * kPitch + thread];
+        return sum;
+    };
+    strips.for_each_piece(strip, [&](int g, int64_t begin, int64_t end) {
+        const int first = int(begin - strip * strips.height), behind = int(end - begin) + first;
+        float center[S::kCount], v[S::kCount], rest[S::kCount] = {}, square[S::kCount] = {};
+        load_pack(center, tile + first * S::kPitch + c);
+#pragma unroll
+        for (int r = part; r < kRows; r += S::kApart) {
+            if (r < first || r >= behind) continue;
+            load_pack(v, tile + r * S::kPitch + c);
+#pragma unroll
+            for (int e = 0; e < S::kCount; ++e) {
+                const float off = v[e] - center[e];
+                rest[e] += off, square[e] += off * off;
+            }
+        }
+        store_pack(rests + part * kPitch + c, rest);
+        store_pack(squares + part * kPitch + c, square);
+        __syncthreads();  // the sums of all threads are there
+        if (thread < kColumns && first_column + thread < strips.C) {
+            float* to = strips.piece(strip, g) + first_column + thread;
+            to[0] = load(tile + first * S::kPitch + thread);
+            to[strips.C] = total(rests), to[2 * strips.C] = total(squares);
+        }
+        __syncthreads();  // the sums are read
+    });
+}
+
+// How code for 9.0a multiplies bf16. CONVOY_TEST_WGMMA=off or =nofence compares: `off` multiplies
+// by mma.sync, `nofence` leaves out the fence after copies, which may be needless.
+enum class GroupUse { kOff, kOn, kWithoutFence };
+inline GroupUse group_use() {
+    const char* const set = std::getenv("CONVOY_TEST_WGMMA");
+    const std::string_view how = set ? set : "on";
+    if (how == "on") return GroupUse::kOn;
+    if (how == "off") return GroupUse::kOff;
+    if (how == "nofence") return GroupUse::kWithoutFence;
+    fail("CONVOY_TEST_WGMMA is '", how, "'; it can be on, off or nofence");
+}
+
 // Blocks that a multiprocessor should run at once. It limits each thread to 128 registers.
 constexpr int kBlocksAtOnce = 2;
 
 // The work of a block. kGroups: groups of 4 warps multiply (GroupProducts), else warps.
 template <bool kGroups, class A, class B, int kRows, int kColumns, class F>
 __device__ __forceinline__ void tensor_product(const A& a, const B& b, int I, int J, int L,
-                                               int part_depth, float* parts, const F& epilogue) {
+                                               int part_depth, float* parts, bool fence,
+                                               const F& epilogue) {
     using T = typename A::Element;
     using FetchA = StageFetch<A, kRows>;
     using FetchB = StageFetch<B, kColumns>;
@@ -341,16 +418,21 @@ __device__ __forceinline__ void tensor_product(const A& a, const B& b, int I, in
     const auto fragments_a = Fragments<T, A::kDepthFast, kRows>::of_a(row, lane);
     const auto fragments_b = Fragments<T, B::kDepthFast, kColumns>::of_b(column, lane);
     GroupProducts products;
+    uint64_t group_a = 0, group_b = 0;
+    if constexpr (kGroups) {
+        group_a = GroupProducts::descriptor<A::kDepthFast>(shared + row / 64 * 64 * 128);
+        group_b = GroupProducts::descriptor<B::kDepthFast>(shared + kStageA + column * 128);
+    }
     float sums[kM][kN][4] = {};
     int from = 0, to = (kStages - 1) * kStage;  // the stages that are multiplied and fetched
     for (int step = 0; step < steps; ++step) {
         const char *const a_stage = shared + from, *const b_stage = a_stage + kStageA;
         copies.template wait<kStages - 2>();
-        if constexpr (kGroups) products.wait();
+        if constexpr (kGroups) products.wait(fence);
         __syncthreads();  // copies and tables of all threads are there, and step - 1 is multiplied
         if constexpr (kGroups)
-            start_stage<A::kDepthFast, B::kDepthFast>(products, a_stage + row / 64 * 64 * 128,
-                                                      b_stage + column * 128, sums[0]);
+            start_stage<A::kDepthFast, B::kDepthFast>(products, group_a + from / 16,
+                                                      group_b + from / 16, sums[0]);
         request(step + kStages - 1, to);
         describe(step + kStages);
         if constexpr (!kGroups)
@@ -358,7 +440,7 @@ __device__ __forceinline__ void tensor_product(const A& a, const B& b, int I, in
         to = from;
         from = from == (kStages - 1) * kStage ? 0 : from + kStage;
     }
-    if constexpr (kGroups) products.wait();
+    if constexpr (kGroups) products.wait(false);
     if (parts) {
         float* const own = parts + size_t(blockIdx.z) * I * J;
         store_tile<float, kRows, kColumns>(
@@ -381,31 +463,26 @@ __device__ __forceinline__ void tensor_product(const A& a, const B& b, int I, in
         shared, sums, row, column, i0, j0, I, J, epilogue.template takes_packs<16 / sizeof(Out)>(J),
         [&](int i, int j, auto& values) { epilogue.put(i, j, J, values); });
     if constexpr (F::kMoments)
-        if (epilogue.strips.pieces) {
-            float* const sums_of_threads = reinterpret_cast<float*>(shared);
-            tile_moments<kM * 2, kN * 2, kDown * 8, kColumns>(
-                epilogue.strips, at.row, j0, warp % kDown * 8 + lane / 4, sums_of_threads,
-                sums_of_threads + kDown * 8 * (kColumns + 4),
-                [&](int r, int c) { return sums[r / 2][c / 2][r % 2 * 2 + c % 2]; },
-                [&](int r) { return row + r / 2 * 16 + lane / 4 + r % 2 * 8; },
-                [&](int c) { return column + c / 2 * 8 + lane % 4 * 2 + c % 2; });
-        }
+        if (epilogue.strips.pieces)
+            tile_moments<Out, kRows, kColumns>(epilogue.strips, at.row, j0, shared);
 }
 
 template <class A, class B, int kRows, int kColumns, class F>
 __global__ void __launch_bounds__(kTensorThreads, kBlocksAtOnce)
-    tensor_product_kernel(A a, B b, int I, int J, int L, int part_depth, float* parts, F epilogue) {
+    tensor_product_kernel(A a, B b, int I, int J, int L, int part_depth, float* parts, GroupUse use,
+                          F epilogue) {
     // nvcc warns of members that nothing names, so they are named for 7.5 as well.
     static_assert(int(A::kDepthFast) + int(B::kDepthFast) + int(A::kTable) + int(B::kTable) <= 4);
     if constexpr (kHasTensorCores)
-        with_products<typename A::Element>([&](auto groups) {
-            tensor_product<groups(), A, B, kRows, kColumns>(a, b, I, J, L, part_depth, parts,
-                                                            epilogue);
+        with_products<typename A::Element>(use != GroupUse::kOff, [&](auto groups) {
+            tensor_product<groups(), A, B, kRows, kColumns>(
+                a, b, I, J, L, part_depth, parts, use != GroupUse::kWithoutFence, epilogue);
         });
 }
 
-// multiply() of gemm.cuh in tf32 or bf16. Narrow tiles where out is narrow; low ones only for
-// gradients of weights (slow depth).
+// multiply() of gemm.cuh in tf32 or bf16. Returns whether the tiles had complete sums, because l
+// was not cut. Narrow tiles where out is narrow; low ones only for gradients of weights (slow
+// depth).
 template <class A, class B, class F>
 bool multiply_tensor(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& epilogue,
                      DeviceMemory& memory) {
@@ -422,7 +499,7 @@ bool multiply_tensor(const A& a, const B& b, int64_t I, int64_t J, int64_t L, co
                                         cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
         tensor_product_kernel<A, B, kRows, kColumns, F>
             <<<dim3(tiles, 1, parts.count), kTensorThreads, kBytes, memory.stream>>>(
-                a, b, int(I), int(J), int(L), parts.depth, parts.sums, epilogue);
+                a, b, int(I), int(J), int(L), parts.depth, parts.sums, group_use(), epilogue);
         CUDA_LAUNCHED();
         return parts.add(I, J, epilogue, memory.stream);
     };

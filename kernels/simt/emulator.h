@@ -66,6 +66,7 @@ template <class A, class B>
 constexpr auto max(A a, B b) {
     return a < b ? b : a;
 }
+inline float __fdividef(float x, float y) { return x / y; }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 

@@ -149,12 +149,18 @@ class GroupProducts {
  public:
     void begin() {}
     template <bool kDepthFastA, bool kDepthFastB, int kN>
-    void add(float (&sums)[kN][4], const char* a, const char* b) {
+    void add(float (&sums)[kN][4], uint64_t a, uint64_t b) {
         if (count_ == kMost) fault(cat("wgmma: more than ", kMost, " on their way"));
-        products_[count_++] = {multiply<kDepthFastA, kDepthFastB, kN>, sums[0], a, b};
+        products_[count_++] = {multiply<kDepthFastA, kDepthFastB, kN>, sums[0],
+                               reinterpret_cast<const char*>(a * 16),
+                               reinterpret_cast<const char*>(b * 16)};
     }
     void commit() {}
-    void wait() {
+    template <bool kDepthFast>
+    static uint64_t descriptor(const char* at) {
+        return reinterpret_cast<uintptr_t>(at) / 16;
+    }
+    void wait(bool) {
         for (int i = 0; i < count_; ++i)
             products_[i].multiply(products_[i].sums, products_[i].a, products_[i].b);
         count_ = 0;
@@ -193,12 +199,10 @@ class GroupProducts {
     Product products_[kMost] = {};
     int count_ = 0;
 };
-// What the emulated GPU is: from 90 on, groups multiply bf16.
-inline int compute_capability = 90;
 template <class T, class F>
-void with_products(F&& f) {
+void with_products(bool wanted, const F& f) {
     if constexpr (sizeof(T) == 2)
-        if (compute_capability >= 90) return f(std::true_type());
+        if (wanted) return f(std::true_type());
     f(std::false_type());
 }
 

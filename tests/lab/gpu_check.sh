@@ -150,28 +150,36 @@ real_sizes() {
         row "real sizes" FAILED "$count ops, then $(reason)"
 }
 
+# train_speed MODEL:BATCH:PRECISION [NOTE]: sets convoy[MODEL:BATCH:PRECISION NOTE].
+train_speed() {
+    local line model batch precision what="$1${2:+ $2}"
+    IFS=: read -r model batch precision <<<"$1"
+    CONVOY_GRAPH=on run 30 "$KIT" trainer bench train --device "$DEVICE" --precision "$precision" \
+        --model "$model" --batch "$batch" "${sizes[@]}" --json
+    line=$(line_with '^[{]') || { row "train $what" FAILED "$(reason)"; return; }
+    convoy[$what]=$(value "$line" images_per_second 0)
+    row "train $what" measured "${convoy[$what]} img/s, $(value "$line" percent_of_peak 0) % of\
+ peak, $(value "$line" device_memory_mb 0) MB"
+}
 # Convoy alone, then PyTorch alone.
 end_to_end() {
-    local what line form speed ours models=(resnet50:256 vgg16:256 resnet18:512 alexnet:1024)
+    local what line form speed ours models=(resnet50:256:bf16 vgg16:256:bf16 resnet18:512:bf16
+        alexnet:1024:bf16 resnet50:256:tf32 resnet50:256:fp32)
     local -A convoy=()
     local sizes=(--steps 20)
-    [ -z "$emulator" ] || models=(tiny:2) sizes=(--size 16 --steps 1)
+    [ -z "$emulator" ] || models=(tiny:2:bf16 tiny:2:fp32) sizes=(--size 16 --steps 1)
     # Nothing else may use the GPU from here on.
     while kill -0 "$warming" 2>/dev/null && [ $SECONDS -lt $((limit - 170)) ]; do sleep 1; done
     kill "$warming" 2>/dev/null
     warming=""
-    for what in "${models[@]}"; do
-        CONVOY_GRAPH=on run 30 "$KIT" trainer bench train --device "$DEVICE" --precision bf16 \
-            --model "${what%:*}" --batch "${what#*:}" "${sizes[@]}" --json
-        line=$(line_with '^[{]') || { row "train $what" FAILED "$(reason)"; continue; }
-        convoy[$what]=$(value "$line" images_per_second 0)
-        row "train $what" measured "${convoy[$what]} img/s, $(value "$line" percent_of_peak 0) % of\
- peak, $(value "$line" device_memory_mb 0) MB"
+    for what in "${models[@]}"; do train_speed "$what"; done
+    for what in off nofence; do
+        CONVOY_TEST_WGMMA=$what train_speed "${models[0]}" "with CONVOY_TEST_WGMMA=$what"
     done
     run 999 env LD_LIBRARY_PATH="$library_path" "$PYTHON" "$here/compare" gpu --models "${models[*]}"
     cp "$work/said" "$OUT/peers.jsonl" && cp "$work/said" "$PEERS"
     while IFS= read -r line; do
-        form=$(value "$line" form) what=$(value "$line" model):$(value "$line" batch)
+        form=$(value "$line" form) what=$(value "$line" model):$(value "$line" batch):$(value "$line" precision)
         [[ $line == '{'* && $form != 0 ]] || continue
         speed=$(value "$line" images_per_second 0) ours=${convoy[$what]:-0}
         row "train $what, PyTorch $form" measured \
@@ -275,7 +283,7 @@ counters() {
     done
     # Kernels of a step, a few of each size; the clocks are left alone.
     run 120 "$found" --clock-control none "${sections[@]}" --launch-skip 200 --launch-count 60 --kernel-name \
-        'regex:product|moments|batch_norm|group_norm|pool|depthwise|sgd|relu|add|copy|softmax|epilogue' \
+        'regex:product|moments|strips|condense|normalise|gradient|pool|forward|grad_|map|sgd|sums|copy|reorder|epilogue' \
         "$KIT" trainer bench train --device "$DEVICE" --precision bf16 --model "${model[@]}" --steps 1
     cp "$work/said" "$OUT/ncu.txt"
     [ -z "$why" ] && row "ncu: ${model[0]}" measured "$(line_with 'Duration')" ||
