@@ -1,6 +1,7 @@
 // photos.cpp — made-up photos for net/lab.md: FOLDER/class0/00.jpg and so on. The width of the
 // waves in a photo tells its class. usage: photos FOLDER COUNT
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
