@@ -809,7 +809,7 @@ TEST_CASE("program: SIGINT to one rank ends a benchmark of sums on both") {
     for (int i = 0; i < 1000; ++i) sizes += ",4K";
     const Words words = {"bench", "allreduce"};
     Cluster ranks(folder, 2, words + Words{"--bytes", sizes}, words);
-    REQUIRE(ranks[0].wait_for("4 KB"));
+    REQUIRE(ranks[0].wait_for("4K"));
     ranks[1].kill(SIGINT);
     CHECK(ranks[1].wait() == 130);
     CHECK(ranks[0].wait() == 1);

@@ -7,12 +7,6 @@
 
 namespace convoy {
 
-static std::string size_text(size_t bytes) {
-    return bytes >= (1 << 20)   ? cat(bytes >> 20, " MB")
-           : bytes >= (1 << 10) ? cat(bytes >> 10, " KB")
-                                : cat(bytes, " B");
-}
-
 int bench_allreduce_in_job(JobSession& job) {
     job.take_settings_of_rank0();
     const Config& config = job.config;
@@ -44,7 +38,7 @@ int bench_allreduce_in_job(JobSession& job) {
                    {"shm", get_option(config, "shm")},
                    {"encrypted", config.token.empty() && config.token_file.empty() ? 0 : 1},
                    {"bytes", bytes},
-                   {"", size_text(bytes), "size", "{:>6}"},
+                   {"", byte_size_text({bytes}), "size", "{:>6}"},
                    {"sums", times.size(), "sums", "{:4}"},
                    {"median_us", 1e6 * time.median, "median us", "{:9.1f}"},
                    {"min_us", 1e6 * time.least},

@@ -255,7 +255,7 @@ Tensor resized(const Tensor& from, Direction direction) {
     return to;
 }
 
-// As in Pillow 13, the height is first if it shrinks by more than twice the pixels of the width.
+// As in Pillow 13, the height is resized first if it loses more than twice as many pixels.
 Tensor to_square(const Tensor& image) {
     const bool tall = image.H > kSide && image.H - kSide > 2 * (image.W - kSide);
     return tall ? resized(resized(image, kHeight), kWidth)
@@ -276,7 +276,7 @@ void to_input(const Tensor& image, bool flip, float* x) {
 // A layer computes y from its input x and its weights w. In the backward pass it gets dy, and
 // computes dx and dw by the chain rule. Each product that was added to y gives two products:
 //     y += x · w      ──►      dx += dy · w       dw += dy · x
-// So a gradient is twice the work. These sums over images are divided by their number in chapter 8.
+// So backward is twice the work of forward. dw is a sum over images; chapter 8 makes it a mean.
 
 // Convolution with K filters of 3 x 3 pixels; beyond the edge of the image there are zeros:
 //     y[n,h,w,k] = Σ_rsc x[n, h+r-1, w+s-1, c] · filters[k,r,s,c]            r, s = 0, 1, 2
@@ -325,8 +325,8 @@ Tensor conv2d_grad(const Tensor& x, const float* filters, const Tensor& dy, floa
 // Batch norm gives each channel mean 0 and variance 1 over the M pixels of all images of a rank,
 // and then a scale gamma and an offset beta, which are learned:
 //     x̂ = (x - mean) · rstd        rstd = 1 / √(variance + 0.00001)        y = gamma · x̂ + beta
-// Mean and rstd stay in `moments` for the gradient. Mean and variance are added to sums over
-// images, whose averages (chapter 8) take their place when a single photo is classified.
+// Mean and rstd stay in `moments` for the gradient. A single photo that is classified later has no
+// good mean of its own, so chapter 8 averages mean and variance over the steps, from these sums.
 Tensor batch_norm(const Tensor& x, const float* gamma, const float* beta, Tensor& moments,
                   float* mean_sums, float* variance_sums) {
     Tensor y{x.N, x.H, x.W, x.C};
@@ -632,8 +632,8 @@ Job meet(asio::io_context& io, const std::string& coord, Message self, tcp::sock
 }
 
 // ---- 7. The ring --------------------------------------------------------------------------------
-// All ranks want the sum of their arrays. If rank 0 collected and returned it, the other wires
-// would rest. In a ring all work. An array is cut into a chunk per rank, here A, B and C:
+// All ranks want the sum of their arrays. If all sent theirs to rank 0, its connection would carry
+// everything. In a ring, each carries the same. An array is cut into a chunk per rank: A, B and C.
 //               rank 0                rank 1                rank 2
 //     round 1   A0   B0   C0  ─A──►   A1   B1   C1  ─B──►   A2   B2   C2  ─C──► to rank 0
 //     round 2   A0   B0   C02 ─C──►   A01  B1   C1  ─A──►   A2   B12  C2  ─B──► to rank 0
@@ -641,7 +641,7 @@ Job meet(asio::io_context& io, const std::string& coord, Message self, tcp::sock
 //     round 4   A012 B012     ─A──►        B012 C012 ─B─►   A012      C012 ─C─► to rank 0
 // C02 is C0 + C2. In rounds 1 and 2, what arrives is added; then each rank has the whole sum of one
 // chunk. In rounds 3 and 4, sums arrive and are stored. No algorithm sends less (Patarasuk and Yuan
-// 2009). A chunk is summed on one path, so all ranks get the same bits, and keep the same weights.
+// 2009). A chunk is added up only once, so all ranks get the same bits, and keep the same weights.
 struct Ring {
     const int rank, world;
     asio::io_context& io;
@@ -658,14 +658,14 @@ struct Ring {
             add(bucket);
         });
     }
-    // Until all buckets are added. Throws what add() threw, after `when`.
+    // Blocks until all buckets are added. If add() has thrown, the error begins with `when`.
     void wait(const std::string& when) try {
         if (last.valid()) last.get();
     } catch (const std::exception& error) {
         fail(when, ": ", error.what());
     }
-    // Chunk c - 1 arrives while chunk c is sent. In the next round, it is sent itself: rank 0 first
-    // sends A, the chunk of its own number, then C, B and A.
+    // Chunk c - 1 arrives while chunk c is sent. In the next round, the chunk that arrived is sent
+    // on: rank 0 first sends A, the chunk of its own number, then C, B and A.
     void add(std::span<float> bucket) {
         const auto chunk = [&](int c) {
             const size_t i = size_t(c + 2 * world) % world, n = bucket.size();
@@ -697,7 +697,7 @@ struct Ring {
 // ---- 8. The update and the checkpoint -----------------------------------------------------------
 // Gradients push the velocity, and the velocity moves the weight, like a ball that rolls downhill:
 //     g = (sum of gradients) / images + 0.0005 · w        v = 0.9 · v + g        w = w - lr · v
-// Filters and matrices get the second term of g, weight decay. Averages move a tenth of the way.
+// Only filters and matrices decay by 0.0005·w. Batch norm's averages move a tenth of the way to g.
 void update(Network& net, float lr) {
     const float images = net.sums()[2];
     for (const Param& param : net.params)
@@ -786,8 +786,8 @@ void save(const std::string& run, Network& net, int64_t steps, const auto& origi
     std::filesystem::rename(folder + ".writing", folder);  // a crash leaves no half checkpoint
 }
 
-// Reads a checkpoint of mini or of ./trainer (whose header has no "job"): searches for each name,
-// and from there for the offsets of its numbers. Returns the number of steps.
+// Reads a checkpoint of mini or of ./trainer (whose header has no "job"). It searches the header
+// for each name, and from there for the offsets of its numbers. Returns the number of steps.
 int64_t load(const std::string& folder, Network& net, const auto& origin) {
     int64_t steps = 0;
     for (const std::string file : {"model", "optim"}) {
@@ -832,7 +832,7 @@ void train(std::map<std::string, std::string>& options) {
     const Job job = meet(io, options["--coord"], {rank, world, data.names, own}, left, right);
     Network net(int(data.classes.size()), job.seed);
     float start = 0;                          // the number of steps of the checkpoint
-    Ring ring{rank, world, io, left, right};  // the last of these, so its threads end first
+    Ring ring{rank, world, io, left, right};  // declared last, so its threads end first
     // Rank 0 reads the checkpoint. The others add zeros to its numbers, and so receive a copy.
     if (rank > 0) std::ranges::fill(net.weights, 0.0f);
     if (rank == 0 && !options["--resume"].empty())

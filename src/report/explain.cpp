@@ -55,11 +55,9 @@ std::vector<float> Explainer::floats_of(Tensor tensor) {
 }
 
 std::vector<float> Explainer::run(Tensor images, std::span<const int> classes) {
-    Pass pass;
-    pass.training = false;
-    const Tensor a = lower_->forward(images, pass);
+    const Tensor a = lower_->forward(images, {/*training=*/false, {}, {}, {}});
     const std::vector<float> values = floats_of(a);
-    pass.training = true;
+    const Pass pass;
     upper_->forward(a, pass);
     const Tensor dlogits = upper_->dlogits(images.N);
     std::vector<float> one(dlogits.elems());
@@ -85,21 +83,13 @@ std::vector<float> Explainer::run(Tensor images, std::span<const int> classes) {
     return maps;
 }
 
-// A row of a batch, normalised as `how` says.
-static Image as_picture(const float* row, const Preprocess& how) {
-    const auto [H, W, C] = how.size;
-    Image image{H, W, std::vector<uint8_t>(size_t(H * W * C)), C};
-    for (size_t i = 0; i < image.pixels.size(); ++i) {
-        const int c = int(i) % C;
-        const float pixel = (row[i] - how.bias(c)) / how.scale(c);
-        image.pixels[i] = uint8_t(std::clamp(std::lround(pixel), 0l, 255l));
-    }
-    return image;
-}
-
 Image heat_picture(const float* row, const Preprocess& how, std::span<const float> map, int H,
                    int W) {
-    const Image small = as_picture(row, how);
+    Image small{how.size.H, how.size.W, {}, how.size.C};  // the row, no longer normalised
+    for (int i = 0; i < int(how.size.elems()); ++i) {
+        const float pixel = (row[i] - how.bias(i % small.C)) / how.scale(i % small.C);
+        small.pixels.push_back(uint8_t(std::clamp(std::lround(pixel), 0l, 255l)));
+    }
     const int factor = std::max(1, (224 + small.H - 1) / small.H);
     Resizer resizer;
     const Image large = resized(resizer, small, small.H * factor, small.W * factor);
