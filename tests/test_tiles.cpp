@@ -88,6 +88,10 @@ const std::vector<const Micro*>& all_micros() {
         std::vector<const Micro*> micros{&micro_base(), &with_plain, &with_amx};
         for (const Micro* micro : {&pick_micro(false), &pick_micro(true)})
             if (std::ranges::find(micros, micro) == micros.end()) micros.push_back(micro);
+#if defined(__x86_64__)  // pick_micro() leaves VDPBF16PS of Intel out
+        if (__builtin_cpu_supports("avx512bf16") && micros.back() != &micro_avx512_bf16())
+            micros.push_back(&micro_avx512_bf16());
+#endif
         for (const Micro* micro : micros) MESSAGE("products of bf16: ", std::string(micro->name));
         return micros;
     }();
@@ -127,6 +131,25 @@ TEST_CASE("products of bf16 match the formula in double, widened and as pairs") 
             for (const int C : {6, 300, 33})
                 check_linear_in(backend, Precision::kBf16, {images, 1, 1, C}, C == 300 ? 600 : 67);
     }
+}
+
+TEST_CASE("chains of multiply-adds in registers multiply and add as many as they say") {
+    for (const Micro* micro : all_micros())
+        for (const Micro* kind : {micro, micro->pairs}) {
+            const bool pairs = kind && kind == micro->pairs;
+            if (!kind ||
+                (pairs && micro->pairs->multiply_add_chains == micro_base().multiply_add_chains))
+                continue;  // slow pairs have none
+            CAPTURE(std::string(micro->name));
+            const int rounds = 3, lanes = kind->amx ? 16 * 16 : kind->width;
+            std::vector<float> numbers(kPeakNumbers, 0.5f);
+            if (pairs) numbers.assign(kPeakNumbers, std::bit_cast<float>(0x3F003F00u));  // 0.5, 0.5
+            const double start = kind->amx ? 0 : double(numbers[0]);
+            const double count = kind->multiply_add_chains(rounds, numbers.data());
+            // Each multiply-add adds 0.25 to one of the lanes of all chains.
+            const int chains = kind->amx ? 4 : kChains;
+            CHECK(numbers[0] == doctest::Approx(chains * start + 0.25 * count / lanes));
+        }
 }
 
 TEST_CASE("a result of floats from bf16 accumulates over all of the depth") {

@@ -166,8 +166,9 @@ struct Micro {
     const auto& passes(const float*) const { return on_floats; }
     const auto& passes(const Bf16*) const { return on_bf16; }
 
-    // Computes rounds·kChains·width multiply-adds in registers, to measure the peak.
-    float (*multiply_add_chains)(int rounds);
+    // Multiplies and adds in registers alone, to measure the peak. = the number of multiply-adds.
+    // numbers: kPeakNumbers floats, or words of `pairs`; numbers[0] is overwritten.
+    double (*multiply_add_chains)(int rounds, float* numbers);
 
     // Products of bf16 in hardware, or null. In its tiles each word of a and b is not a float but a
     // pair of bf16, the numbers 2k and 2k+1 of the depth: a(i,2k)·b(2k,j) + a(i,2k+1)·b(2k+1,j).
@@ -194,6 +195,7 @@ class TileRegion {
 };
 
 constexpr int kChains = 12;
+constexpr int kPeakNumbers = 512;
 constexpr int kChunk = 16;        // contiguous floats of a row in a by_chunk panel
 constexpr int kDepthBlock = 256;  // largest depth of a tile: a panel of b is then 32 KB
 // Row stride of a by_row panel, whose rows must fall into different sets of the L1 cache.
