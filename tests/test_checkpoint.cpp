@@ -123,6 +123,10 @@ TEST_CASE_FIXTURE(Fixture, "checkpoint: any one damaged byte or missing file is 
             Quiet quiet;
             CHECK(load_checkpoint(folder.path(), quiet.log).meta.position.step == 10);
             CHECK(contains(quiet.text(), "step-00000020"));
+            // Also if the checkpoint itself is named. Of the optimizer's state it is not asked for.
+            for (const std::string& named : {newest, newest + "/model.safetensors"})
+                if (std::string(name) != "optim.safetensors")
+                    CHECK_FAILS(find_model_file(named, quiet.log), newest);
         }
         fs::remove(path);
         CHECK(load().meta.position.step == 10);

@@ -1,6 +1,6 @@
 // The library that gemm_ladder compares with: its calls against a mock that follows the definition
 // of BLAS, and the errors if there is no library. The library itself runs in gemm_ladder, on a GPU.
-#include "kernels/cuda/cublas.h"
+#include "tests/lab/cublas.h"
 
 #include <bit>
 

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "tests/amx_emulator.h"
 #include "tests/check_ops.h"
 
 namespace convoy {
@@ -43,6 +44,26 @@ template <int M>  // and 16 at a time, as AMX does
 void slow_in_chunks(int depth, const float* a, const float* b, ptrdiff_t step, const TileOut& out) {
     slow_tile<M>(depth, a, kChunk, 1, kChunk * kLane, b, step, out);
 }
+void slow_pixel_tile(const PixelRuns& runs, const float* b, float* sums, const PixelSums& before) {
+    const TileOutOf<Bf16>& out = before.out;
+    for (int i = before.first; i < kTilePixels && before.sums; ++i)
+        for (int j = 0; j < out.cols && out.rows[i]; ++j) {
+            float sum = before.sums[i * kSlowColumns + j] + (out.bias ? out.bias[j] : 0);
+            if (out.accumulate) sum += out.rows[i][j];
+            if (out.relu && sum < 0) sum = 0;
+            if (out.mask && out.rows[i][*out.mask + j] <= 0) sum = 0;
+            out.rows[i][j] = sum;
+        }
+    for (int i = 0; i < kTilePixels * kSlowColumns; ++i) {
+        sums[i] = 0;
+        for (int k = 0; k < 2 * runs.runs * runs.words; ++k) {
+            const int run = k / (2 * runs.words), in_run = k % (2 * runs.words);
+            const float right = b[k / 2 * kSlowColumns + i % kSlowColumns];
+            sums[i] += float(runs.a[i / kSlowColumns * runs.pixel + run * runs.run + in_run]) *
+                       (k % 2 ? high(right) : low(right));
+        }
+    }
+}
 // In place, if need be.
 void slow_transpose(const float* from, ptrdiff_t step, int depth, int columns, float* to,
                     ptrdiff_t to_step) {
@@ -72,6 +93,7 @@ Micro slow_pairs(bool amx) {
     micro.tile_by_depth = amx ? kSlow.in_chunks : kSlow.by_depth;
     micro.transpose = slow_transpose;
     micro.amx = amx;
+    if (amx) micro.pixel_tile = slow_pixel_tile;
     return micro;
 }
 
@@ -88,6 +110,11 @@ const std::vector<const Micro*>& all_micros() {
         std::vector<const Micro*> micros{&micro_base(), &with_plain, &with_amx};
         for (const Micro* micro : {&pick_micro(false), &pick_micro(true)})
             if (std::ranges::find(micros, micro) == micros.end()) micros.push_back(micro);
+#if defined(__x86_64__)  // pick_micro() leaves VDPBF16PS of Intel out
+        if (__builtin_cpu_supports("avx512bf16"))
+            for (const Micro* micro : {&micro_avx512_bf16(), &micro_amx()})
+                if (std::ranges::find(micros, micro) == micros.end()) micros.push_back(micro);
+#endif
         for (const Micro* micro : micros) MESSAGE("products of bf16: ", std::string(micro->name));
         return micros;
     }();
@@ -119,6 +146,7 @@ std::unique_ptr<Backend> backend_of(const Micro& micro, int threads) {
 }  // namespace
 
 TEST_CASE("products of bf16 match the formula in double, widened and as pairs") {
+    const AmxEmulator amx;
     for (const Micro* micro : all_micros()) {
         CAPTURE(std::string(micro->name));
         ThroughDevice backend(backend_of(*micro, 2));
@@ -129,7 +157,28 @@ TEST_CASE("products of bf16 match the formula in double, widened and as pairs") 
     }
 }
 
+TEST_CASE("chains of multiply-adds in registers multiply and add as many as they say") {
+    const AmxEmulator amx;
+    for (const Micro* micro : all_micros())
+        for (const Micro* kind : {micro, micro->pairs}) {
+            const bool pairs = kind && kind == micro->pairs;
+            if (!kind ||
+                (pairs && micro->pairs->multiply_add_chains == micro_base().multiply_add_chains))
+                continue;  // slow pairs have none
+            CAPTURE(std::string(micro->name));
+            const int rounds = 3, lanes = kind->amx ? 16 * 16 : kind->width;
+            std::vector<float> numbers(kPeakNumbers, 0.5f);
+            if (pairs) numbers.assign(kPeakNumbers, std::bit_cast<float>(0x3F003F00u));  // 0.5, 0.5
+            const double start = kind->amx ? 0 : double(numbers[0]);
+            const double count = kind->multiply_add_chains(rounds, numbers.data());
+            // Each multiply-add adds 0.25 to one of the lanes of all chains.
+            const int chains = kind->amx ? 4 : kChains;
+            CHECK(numbers[0] == doctest::Approx(chains * start + 0.25 * count / lanes));
+        }
+}
+
 TEST_CASE("a result of floats from bf16 accumulates over all of the depth") {
+    const AmxEmulator amx;
     for (const Micro* micro : all_micros()) {
         CAPTURE(std::string(micro->name));
         const auto backend = backend_of(*micro, 2);
@@ -154,9 +203,11 @@ TEST_CASE("a result of floats from bf16 accumulates over all of the depth") {
 }
 
 TEST_CASE("products of bf16 have the same bits with any number of threads") {
-    const Window window = Window::square(3, 2, 1);
-    const Shape xs{2, 21, 19, 34}, ws{70, 3, 3, 34}, ys = reference::conv_shape(xs, ws, window);
-    for (const Micro* micro : all_micros()) {
+    const AmxEmulator amx;
+    for (size_t i = 0; i < 2 * all_micros().size(); ++i) {
+        const Micro* micro = all_micros()[i / 2];
+        const Window window = Window::square(3, 1 + int(i % 2), 1);
+        const Shape xs{2, 21, 19, 34}, ws{70, 3, 3, 34}, ys = reference::conv_shape(xs, ws, window);
         std::vector<Bf16> first;
         for (const int threads : {1, 2, 5}) {
             const auto backend = backend_of(*micro, threads);

@@ -2,8 +2,8 @@
 //
 //            depth             columns
 //          ┌────┬────┐       ┌────┬────┬────┐  threads  Each thread has its rows. For each block of
-//          ├────┤    │       │ B  │    │    │           B it walks all of them (or as many as it
-//     rows ├────┤    │   ×   │    │    │    │           keeps packed).
+//          ├────┤    │       │ B  │    │    │           B it walks all of them.
+//     rows ├────┤    │   ×   │    │    │    │
 //          ├────┤    │       ├────┼────┼────┤  B        A cache block is at most 1024 deep and has
 //          │ A  │    │       │    │    │    │           the columns that stay in L2 (kStaysInL2).
 //          └────┴────┘       └────┴────┴────┘  A        A block is 2·mr rows × 256 deep.
@@ -15,6 +15,7 @@
 // columns. Sums over the depth are added in a fixed order.
 #include "kernels/cpu/gemm.h"
 
+#include "kernels/cpu/direct.h"
 #include "kernels/cpu/pack.h"
 
 namespace convoy {
@@ -23,7 +24,6 @@ namespace {
 constexpr int kBlockDepths = 4;         // depth of a block of B, in units of kDepthBlock
 constexpr size_t kStaysInL2 = 160'000;  // floats of B that stay in L2 while rows of A are read
 constexpr int kFewPanels = 4;           // with so few panels of B, transposing A does not pay
-constexpr ptrdiff_t kKept = 4'000'000;  // floats of A kept packed by all threads together
 constexpr int kMostRows = 32;           // ≥ 2·mr
 constexpr int kSkinnyGroup = 16;        // panels whose results stay in L2 over the whole depth
 constexpr int kSkinnyPack = 4;          // panels packed together: runs of 512 bytes
@@ -122,9 +122,6 @@ class NextRows {
         part_ = (ceil_div(run_, parts) + 15) / 16 * 16;  // whole lines of the cache
         if (rows > 0) data_ = reinterpret_cast<const float*>(a.x + row * a.C + depths.begin(d));
     }
-    // If A is packed already: its next packed block.
-    NextRows(const float* packed, int elems, int parts)
-        : data_(packed), runs_(1), run_(elems), part_((ceil_div(run_, parts) + 15) / 16 * 16) {}
     Ahead part(int i) const {
         const int begin = std::min(run_, i * part_);
         return {data_ + begin, runs_, std::min(part_, run_ - begin), step_};
@@ -159,16 +156,7 @@ struct RowsOfResult {
     int columns;
     const RowMapOf<Y>& result;
     const EpilogueOf<Y>& epilogue;
-    int threads;
-    bool plain;           // a is a matrix, so the next rows follow these in memory
-    bool by_row = false;  // how A is packed: for tile_by_row, else transposed
-
-    // Floats for keeping A packed, which pays if B has several blocks side by side; else 0. One
-    // more block than needed, because the block after the last is prefetched too.
-    size_t kept_elems(int64_t rows, int panels) const {
-        if (right_stays(panels)) return 0;
-        return size_t(std::min(blocks_kept(), ceil_div(rows, 2 * micro.mr)) + 1) * block_elems();
-    }
+    bool plain;  // a is a matrix, so the next rows follow these in memory
 
     // Whether so many panels of B stay in L2.
     bool right_stays(int panels) const { return panels <= wide(); }
@@ -177,22 +165,16 @@ struct RowsOfResult {
         return size_t(kMostRows) * (kDepthBlock + kRowStride + sums_step());
     }
 
-    // scratch: scratch_elems(); kept: kept_elems(), or null.
-    void operator()(int64_t row, int64_t row_end, int panel, int panel_end, float* scratch,
-                    float* kept) const {
+    void operator()(int64_t row, int64_t row_end, int panel, int panel_end, float* scratch) const {
         const int blocks = ceil_div(row_end - row, 2 * micro.mr);
         const int blocks_b = std::max(1, ceil_div(panel_end - panel, wide()));
         const auto begin = [&](int block) { return row + (row_end - row) * block / blocks; };
         const auto first = [&](int j) { return panel + (panel_end - panel) * j / blocks_b; };
-        const int most = kept ? blocks_kept() : blocks;
-        for (int from = 0; from < blocks; from += most)
-            for (int d = 0; d < b.depths.parts; d += group())
-                for (int j = 0; j < blocks_b; ++j)
-                    for (int i = from; i < std::min(blocks, from + most); ++i) {
-                        float* packed = kept ? kept + (i - from) * block_elems() : nullptr;
-                        multiply(begin(i), begin(i + 1), d, std::min(b.depths.parts, d + group()),
-                                 first(j), first(j + 1), scratch, packed, j > 0);
-                    }
+        for (int d = 0; d < b.depths.parts; d += group())
+            for (int j = 0; j < blocks_b; ++j)
+                for (int i = 0; i < blocks; ++i)
+                    multiply(begin(i), begin(i + 1), d, std::min(b.depths.parts, d + group()),
+                             first(j), first(j + 1), scratch);
     }
 
  private:
@@ -209,13 +191,9 @@ struct RowsOfResult {
         if (std::is_same_v<Y, float>) return 0;
         return (b.depths.parts == 1 ? 1 : std::min(wide(), b.panels)) * b.nr + kChunk;
     }
-    // Floats of a block of A of this depth, and how many such blocks are kept packed.
-    ptrdiff_t block_elems() const { return 2 * depth_panel_elems(micro, deep()); }
-    int blocks_kept() const { return std::max<int>(1, int(kKept / threads / block_elems())); }
 
-    // kept: where A is packed already (is_packed) or will be stored; null: A is not kept.
     void multiply(int64_t row, int64_t row_end, int d, int d_end, int panel, int panel_end,
-                  float* scratch, float* kept, bool is_packed) const {
+                  float* scratch) const {
         const Panels block(int(row_end - row), micro.mr);
         Y* starts[kMostRows];
         Row at(a, row);
@@ -223,26 +201,23 @@ struct RowsOfResult {
             starts[i] =
                 result.data + at.n * result.step_n + at.p * result.step_p + at.q * result.step_q;
         const int parts = (panel_end - panel) * (d_end - d);
-        const NextRows next = is_packed ? NextRows(kept + block_elems(), block_elems(), parts)
-                                        : NextRows(a, plain ? row_end : a.rows(), block.rows,
-                                                   b.depths, d, d_end, parts);
+        const NextRows next(a, plain ? row_end : a.rows(), block.rows, b.depths, d, d_end, parts);
         for (int done = 0; d < d_end; ++d) {
             const int k = b.depths.begin(d), length = b.depths.length(d);
-            float* packed = kept ? kept : scratch;
+            const bool by_row = b.panels <= kFewPanels;
             if (by_row)
-                pack_by_row(a, row, block.rows, k, k + length, packed);
-            else if (!is_packed)
+                pack_by_row(a, row, block.rows, k, k + length, scratch);
+            else
                 pack_by_depth(micro, a, plain, row, block, k, k + length,
-                              scratch + kMostRows * kDepthBlock, packed);
+                              scratch + kMostRows * kDepthBlock, scratch);
             const BlockProduct<Y> product{
                 micro,    by_row, block,       length,     d == 0, d + 1 == b.depths.parts,
                 epilogue, starts, result.data, sums_step()};
             float* sums = scratch + kMostRows * (kDepthBlock + kRowStride);
             for (int p = panel; p < panel_end; ++p)
-                product(packed, b.panel(d, p), p * micro.nr, columns,
+                product(scratch, b.panel(d, p), p * micro.nr, columns,
                         b.depths.parts == 1 ? sums : sums + (p - panel) * micro.nr,
                         next.part(done++));
-            if (kept) kept += block.count * depth_panel_elems(micro, length);
         }
     }
 };
@@ -269,21 +244,17 @@ void multiply_words(Cpu& cpu, const Micro& micro, const PatchesOf<T>& x,
     // Threads divide the rows, and also the columns if there are too few rows for all threads. Each
     // has a few tasks, because the OS may deschedule a thread; but a large B is read by every task.
     const int threads = cpu.pool.size();
-    RowsOfResult<T, Y> multiply{micro, a, packed, columns, result, epilogue, threads, plain};
+    RowsOfResult<T, Y> multiply{micro, a, packed, columns, result, epilogue, plain};
     const int64_t least = std::min<int64_t>(threads, (rows + micro.mr - 1) / micro.mr);
     const int tasks = threads > 1 && multiply.right_stays(panels) ? 4 * threads : threads;
     const int shares = int(std::clamp<int64_t>(rows / (8 * micro.mr), least, tasks));
     const int cuts = std::min(panels, ceil_div(threads, shares));
     float* const* scratch = cpu.for_threads(multiply.scratch_elems());
-    const size_t kept = multiply.kept_elems(ceil_div(rows, shares), ceil_div(panels, cuts));
-    multiply.by_row = panels <= kFewPanels && kept == 0;
-    float* kept_rows = kept ? cpu.shared.get(kSlotA, kept * threads) : nullptr;
     cpu.pool.for_each(shares * cuts, [&](int task, int thread) {
         const TileRegion region(micro);
         const int share = task / cuts, cut = task % cuts;
         multiply(rows * share / shares, rows * (share + 1) / shares, panels * cut / cuts,
-                 panels * (cut + 1) / cuts, scratch[thread],
-                 kept ? kept_rows + kept * thread : nullptr);
+                 panels * (cut + 1) / cuts, scratch[thread]);
     });
 }
 
@@ -363,6 +334,8 @@ template <class T, class Y>
 void multiply_patches(Cpu& cpu, const PatchesOf<T>& a, const RightSideOf<T>& b, int columns,
                       const RowMapOf<Y>& result, const EpilogueOf<Y>& epilogue) {
     if (a.rows() == 0) return;
+    if constexpr (std::is_same_v<T, Bf16> && std::is_same_v<Y, Bf16>)
+        if (multiply_direct(cpu, a, b, columns, result, epilogue)) return;
     with_words(cpu, a, b, [&](const Micro& micro, auto left, auto right, auto form) {
         multiply_words(cpu, micro, left, right, form, columns, result, epilogue);
     });

@@ -141,6 +141,25 @@ using Tile = void (*)(int depth, const float* a, const float* b, const TileOut& 
 using TileByDepth = void (*)(int depth, const float* a, const float* b, ptrdiff_t step,
                              const TileOut& out);
 
+// Windows on neighbouring pixels of an image (direct.cpp): word w, two numbers of bf16, of run r of
+// pixel i is at a + i·pixel + r·run + 2w. `words` is a multiple of kChunk.
+struct PixelRuns {
+    const Bf16* a;
+    ptrdiff_t pixel, run;
+    int runs, words;
+};
+constexpr int kTilePixels = 32;
+// Sums of pixels, Micro::nr floats each, that wait to be rounded and stored.
+struct PixelSums {
+    const float* sums = nullptr;  // null: none
+    TileOutOf<Bf16> out = {};     // rows[i]: of pixel i, null if it is not stored
+    int first = 0;                // pixels before it were stored already
+};
+// sums(i,j) = Σ_r,w a(i,r,w)·b(r,w,j), b in panels of nr words, for kTilePixels pixels. Meanwhile
+// stores `before`.
+using PixelTile = void (*)(const PixelRuns& a, const float* b, float* sums,
+                           const PixelSums& before);
+
 struct Micro {
     const char* name;
     int width;      // floats in a vector register
@@ -166,16 +185,20 @@ struct Micro {
     const auto& passes(const float*) const { return on_floats; }
     const auto& passes(const Bf16*) const { return on_bf16; }
 
-    // Computes rounds·kChains·width multiply-adds in registers, to measure the peak.
-    float (*multiply_add_chains)(int rounds);
+    // Multiplies and adds in registers alone, to measure the peak. = the number of multiply-adds.
+    // numbers: kPeakNumbers floats, or words of `pairs`; numbers[0] is overwritten.
+    double (*multiply_add_chains)(int rounds, float* numbers);
 
     // Products of bf16 in hardware, or null. In its tiles each word of a and b is not a float but a
     // pair of bf16, the numbers 2k and 2k+1 of the depth: a(i,2k)·b(2k,j) + a(i,2k+1)·b(2k+1,j).
     const Micro* pairs = nullptr;
+    PixelTile pixel_tile = nullptr;
     // AMX: a tile must lie between begin() and end() on its thread; Winograd's method is slower.
     bool amx = false;
     void (*begin)() = nullptr;
     void (*end)() = nullptr;
+
+    bool has_pixel_tile() const { return pairs && pairs->pixel_tile; }
 };
 
 // During its lifetime this thread may call tiles of `micro`.
@@ -194,6 +217,7 @@ class TileRegion {
 };
 
 constexpr int kChains = 12;
+constexpr int kPeakNumbers = 512;
 constexpr int kChunk = 16;        // contiguous floats of a row in a by_chunk panel
 constexpr int kDepthBlock = 256;  // largest depth of a tile: a panel of b is then 32 KB
 // Row stride of a by_row panel, whose rows must fall into different sets of the L1 cache.

@@ -49,7 +49,8 @@ const Micro& pick_micro([[maybe_unused]] bool bf16) {
         if (!bf16 || !__builtin_cpu_supports("avx512bf16")) return micro_avx512();
         static const bool amx = may_use_amx();
         if (amx) return micro_amx();
-        // VDPBF16PS has twice the multiply-add rate of fp32 on AMD, but half of it on Intel.
+        // VDPBF16PS has twice the multiply-add rate of fp32 on AMD, but half of it on Intel
+        // (README.md).
         if (__builtin_cpu_is("amd")) return micro_avx512_bf16();
         return micro_avx512();
     }

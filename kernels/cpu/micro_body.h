@@ -45,6 +45,7 @@ inline void write_tile(const Vec (&acc)[M][kVecs], const TileOut& out) {
 
 // What a step adds: sum += left·row.
 struct FloatProduct {
+    static constexpr int kPerWord = 1;  // multiply-adds per lane
     static void add(Vec& sum, float left, Vec row) { sum += left * row; }
 };
 
@@ -192,16 +193,19 @@ namespace convoy {
 namespace {
 
 // Twelve independent chains of multiply-adds hide the latency: 2 units × 4 cycles.
-[[maybe_unused]] float multiply_add_chains(int rounds) {
-    Vec sums[kChains], factor = Vec{} + 0.5f, addend = Vec{} + 1.0f;
-    for (int i = 0; i < kChains; ++i) sums[i] = Vec{} + float(i);
+template <class Product>
+double multiply_add_chains(int rounds, float* numbers) {
+    Vec sums[kChains], all = {};
+    const float left = numbers[0];
+    const Vec row = load(numbers + kWidth);
+    for (int i = 0; i < kChains; ++i) sums[i] = load(numbers + i * kWidth);
     for (int round = 0; round < rounds; ++round) {
 #pragma GCC unroll 12
-        for (int i = 0; i < kChains; ++i) sums[i] = sums[i] * factor + addend;
+        for (int i = 0; i < kChains; ++i) Product::add(sums[i], left, row);
     }
-    float all = 0;
-    for (int i = 0; i < kChains; ++i) all += sums[i][0];
-    return all;
+    for (int i = 0; i < kChains; ++i) all += sums[i];
+    numbers[0] = all[0];
+    return double(rounds) * kChains * kWidth * Product::kPerWord;
 }
 
 [[maybe_unused]] constexpr Micro make_micro(const char* name) {
@@ -218,7 +222,7 @@ namespace {
             transpose,
             kPasses<float>,
             kPasses<Bf16>,
-            multiply_add_chains};
+            multiply_add_chains<FloatProduct>};
 }
 }  // namespace
 }  // namespace convoy

@@ -313,8 +313,13 @@ std::string find_model_file(const std::string& path, Log& log) {
     if (path.empty()) fail("give --from: a run folder, a checkpoint or a .safetensors file");
     if (!fs::exists(path)) fail("--from: there is no file or folder ", path, "; check the path");
     const fs::path folder = pointed(path);
-    if (!fs::is_directory(folder)) return folder;
-    if (fs::exists(folder / kFiles[0])) return folder / kFiles[0];
+    const bool is_file = !fs::is_directory(folder);
+    if (const fs::path file = is_file ? folder : folder / kFiles[0]; fs::exists(file)) {
+        const fs::path around = file.parent_path();  // a checkpoint, or other weights
+        if (file.filename() == kFiles[0] && fs::exists(around / kMeta))
+            check_file(file, read_meta(around).sha256[kFiles[0]], nullptr);
+        return file;
+    }
     const auto whole_file = [](const fs::path& one) {
         check_file(one / kFiles[0], read_meta(one).sha256[kFiles[0]], nullptr);
         return one / kFiles[0];

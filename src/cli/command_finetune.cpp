@@ -22,7 +22,7 @@ int command_finetune(const CommandLine& given, Log& log, const Stop& stop) {
     if (config.data.empty() && !given.given.contains("generated"))
         fail("finetune needs your images: trainer finetune ", given.files[0], " --data DIR");
     config.init = given.files[0];
-    if (std::filesystem::is_directory(config.init)) config.init = find_model_file(config.init, log);
+    if (std::filesystem::exists(config.init)) config.init = find_model_file(config.init, log);
     if (!given.given.contains("lr")) {
         config.lr *= double(config.batch) / 64;
         if (config.optimizer != OptimizerKind::kSgd)  // as in training from scratch

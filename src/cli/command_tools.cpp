@@ -44,8 +44,10 @@ int command_pack(const CommandLine& line, Log& log, const Stop&) {
     if (line.files.size() != 2) fail("pack takes a data set and a folder: trainer pack SRC OUT");
     config.data = line.files[0];
     namespace fs = std::filesystem;
-    const fs::path from_data =
-        fs::weakly_canonical(line.files[1]).lexically_relative(fs::weakly_canonical(config.data));
+    const auto whole = [](const std::string& path) {
+        return fs::weakly_canonical(fs::absolute(path));
+    };
+    const fs::path from_data = whole(line.files[1]).lexically_relative(whole(config.data));
     if (fs::is_directory(config.data) && *from_data.begin() != "..")
         fail("pack: '", line.files[1], "' is inside '", config.data, "': name a folder beside it");
     const bool to_tar =

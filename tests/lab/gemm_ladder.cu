@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cuda/cublas.h"
+#include "tests/lab/cublas.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/make_backend.h"
 #include "kernels/cuda/mma.cuh"

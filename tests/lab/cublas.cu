@@ -2,7 +2,7 @@
 //
 // The library stores matrices by columns. A matrix by rows is its own transpose by columns, so the
 // library computes cᵀ = bᵀ·aᵀ, and nothing is moved.
-#include "kernels/cuda/cublas.h"
+#include "tests/lab/cublas.h"
 
 #include <dlfcn.h>
 

@@ -1,4 +1,4 @@
-// cublas.h — NVIDIA's matrix library, to compare our products with (tests/lab/gemm_ladder.cu).
+// cublas.h — NVIDIA's matrix library, to compare our products with (gemm_ladder.cu).
 //
 // It is opened at run time and never linked: the program builds and starts without it. The few
 // functions used are declared here as in the library's documentation.
