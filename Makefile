@@ -119,7 +119,7 @@ build/sound.ok: tools/deps.sh
 	@touch $@
 $(BUILD)/tools/spectrograms.cpp.o: | build/sound.ok
 $(BUILD)/spectrograms: LDLIBS += -lsndfile -lfftw3f
-$(BUILD)/spectrograms: $(BUILD)/tools/spectrograms.cpp.o $(BUILD)/tools/music.cpp.o $(filter $(BUILD)/data/% $(BUILD)/src/base/%,$(LIB_OBJ))
+$(BUILD)/spectrograms: $(BUILD)/tools/spectrograms.cpp.o $(BUILD)/tests/lab/music.cpp.o $(filter $(BUILD)/data/% $(BUILD)/src/base/%,$(LIB_OBJ))
 $(BUILD)/gemm_ladder: $(LADDER_OBJ) $(filter $(BUILD)/kernels/% $(GPU)/% $(BUILD)/src/base/%,$(LIB_OBJ)) $(SIMT_OBJ) $(CHOICE)
 $(BUILD)/trainer-simt $(BUILD)/run_tests $(BUILD)/gemm_ladder $(BUILD)/spectrograms:
 	$(link)

@@ -49,10 +49,11 @@ void slow_pixel_tile(const PixelRuns& runs, const float* b, float* sums, const P
     for (int i = before.first; i < kTilePixels && before.sums; ++i)
         for (int j = 0; j < out.cols && out.rows[i]; ++j) {
             float sum = before.sums[i * kSlowColumns + j] + (out.bias ? out.bias[j] : 0);
-            if (out.accumulate) sum += out.rows[i][j];
+            Bf16& to = out.rows[i][before.column + j];
+            if (out.accumulate) sum += to;
             if (out.relu && sum < 0) sum = 0;
-            if (out.mask && out.rows[i][*out.mask + j] <= 0) sum = 0;
-            out.rows[i][j] = sum;
+            if (out.mask && (&to)[*out.mask] <= 0) sum = 0;
+            to = sum;
         }
     for (int i = 0; i < kTilePixels * kSlowColumns; ++i) {
         sums[i] = 0;

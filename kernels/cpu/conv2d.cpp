@@ -31,7 +31,6 @@ PatchesOf<T> patches_of(Tensor x, Window window, Tensor y) {
     return a;
 }
 
-constexpr int kFewChannels = 4;
 constexpr size_t kDeepElems = 4 << 20;  // of space_to_depth at a time: they stay in the L3 cache
 
 // The patches after space_to_depth, without their image yet. None if the strides differ, or are 1.
@@ -122,17 +121,11 @@ void CpuBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool 
             };
             if (use_winograd(patches, w.N))
                 return by_winograd(patches, elements<X>(w), elements<X>(y));
-            const auto deep = deep_patches<X>(x, window, y);
-            const bool winograd = use_winograd(deep, w.N);
-            // AMX multiplies runs of 32 numbers: those of a first layer are too short.
-            if (winograd || (deep.N > 0 && w.C <= kFewChannels && cpu_.micro.has_pixel_tile())) {
+            if (const auto deep = deep_patches<X>(x, window, y); use_winograd(deep, w.N)) {
                 const X* weights =
                     space_to_depth<X>(cpu_, w, window.stride_h, 0, 0, deep.R, deep.S, kSlotFilters);
                 return for_deep_images(cpu_, deep, x, window, [&](const auto& images, int n) {
-                    X* to = elements<X>(y) + n * line * y.H;
-                    if (winograd) return by_winograd(images, weights, to);
-                    multiply_patches(cpu_, images, RightSideOf<X>{weights, 1, deep.depth()}, w.N,
-                                     RowMapOf<Y>{to, line * y.H, line, row}, epilogue);
+                    by_winograd(images, weights, elements<X>(y) + n * line * y.H);
                 });
             }
         }

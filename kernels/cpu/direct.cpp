@@ -15,8 +15,6 @@
 // A block of lines is copied into the L2 cache, which also adds the zeros. Windows of 1x1 need
 // none, and read the image in place. All panels of a group, which stays in L2, too, are multiplied
 // with a tile's pixels before the next pixels follow. The sums of a tile stay in registers.
-#include "kernels/cpu/direct.h"
-
 #include "kernels/cpu/pack.h"
 
 namespace convoy {
@@ -105,7 +103,6 @@ struct Direct {
         const size_t panel_bytes = panel_elems() * sizeof(float);
         const int group = int(std::max<size_t>(1, kWeightsInL2 / panel_bytes));
         PixelSums before;
-        std::vector<Bf16*> starts[2];
         int turn = 0;
         for (int g = 0; g < panels; g += group)
             for (int m = 0; m < pixels; m += kTilePixels) {
@@ -118,12 +115,9 @@ struct Direct {
                     const PixelRuns runs{a + ptrdiff_t(start) * x.C, x.C, ptrdiff_t(pitch) * x.C,
                                          x.R, words};
                     micro.pixel_tile(runs, b + p * panel_elems(), sums[turn], before);
-                    starts[turn].resize(kTilePixels);
-                    for (int i = 0; i < kTilePixels; ++i)
-                        starts[turn][i] =
-                            rows[start + i] ? rows[start + i] + p * micro.nr : nullptr;
                     before = {sums[turn],
-                              {starts[turn].data(), std::min(micro.nr, columns - p * micro.nr)},
+                              {rows + start, std::min(micro.nr, columns - p * micro.nr)},
+                              p * micro.nr,
                               m - start};
                     set_epilogue(before.out, epilogue, p * micro.nr, result.data);
                 }

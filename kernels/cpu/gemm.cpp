@@ -15,7 +15,6 @@
 // columns. Sums over the depth are added in a fixed order.
 #include "kernels/cpu/gemm.h"
 
-#include "kernels/cpu/direct.h"
 #include "kernels/cpu/pack.h"
 
 namespace convoy {

@@ -153,6 +153,7 @@ constexpr int kTilePixels = 32;
 struct PixelSums {
     const float* sums = nullptr;  // null: none
     TileOutOf<Bf16> out = {};     // rows[i]: of pixel i, null if it is not stored
+    int column = 0;               // of the rows, where the tile begins
     int first = 0;                // pixels before it were stored already
 };
 // sums(i,j) = Σ_r,w a(i,r,w)·b(r,w,j), b in panels of nr words, for kTilePixels pixels. Meanwhile

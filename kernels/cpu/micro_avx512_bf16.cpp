@@ -83,7 +83,7 @@ void amx_in_chunks(int depth, const float* a, const float* b, ptrdiff_t step, co
 // Rounds and stores pixels [from, to) of `done`.
 void finish_pixels(const PixelSums& done, int from, int to) {
     for (int i = std::max(from, done.first); i < std::min(to, kTilePixels); ++i)
-        if (Bf16* row = done.sums ? done.out.rows[i] : nullptr)
+        if (Bf16* row = done.sums && done.out.rows[i] ? done.out.rows[i] + done.column : nullptr)
             over_vectors(done.out.cols, [&](int j, auto n) {
                 put(row + j, finished(load(done.sums + i * 32 + j), row, j, n, done.out), n);
             });

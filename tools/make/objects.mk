@@ -70,7 +70,7 @@ deps:
 $(BUILD)/net/%.o $(BUILD)/data/%.o: CXXFLAGS += $(OPTIMISE:-O1=-O2)
 $(BUILD)/src/cli/%.o $(BUILD)/src/run/%.o: CXXFLAGS += $(OPTIMISE:-O1=-Os)
 # No fused multiply-add: crops and filter weights round alike on every machine, and as Pillow does.
-$(BUILD)/data/%.o $(BUILD)/tools/music.cpp.o: CXXFLAGS += -ffp-contract=off
+$(BUILD)/data/%.o $(BUILD)/tests/lab/music.cpp.o: CXXFLAGS += -ffp-contract=off
 $(BUILD)/kernels/%.o: CXXFLAGS += $(KERNELFLAGS)
 $(BUILD)/data/%_avx512.cpp.o: CXXFLAGS += -mavx512vbmi -mavx512vnni
 # Vectors for loops over pixels.
@@ -137,5 +137,5 @@ $(GPU)/%.cu.o: $(GPU)/%.cu $(RULES) | $(READY)
 	$(compile_cuda)
 .PRECIOUS: $(SIMT)/%.cu.cpp $(SIMT)/%.cuh $(BUILD)/%/unit.cpp $(BUILD)/tests/unit-%.cpp
 -include $(patsubst %.o,%.d,$(MAIN_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(TEST_OBJ) $(LADDER_OBJ) \
-    $(BUILD)/tools/spectrograms.cpp.o $(BUILD)/tools/music.cpp.o)
+    $(BUILD)/tools/spectrograms.cpp.o $(BUILD)/tests/lab/music.cpp.o)
 
