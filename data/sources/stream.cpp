@@ -34,8 +34,8 @@ struct Spool final : Storage {
     ~Spool() override { ::close(in), ::close(out); }
 
     void check() const {
-        if (in < 0) refuse("cannot be opened: ", std::strerror(errno));
         if (out < 0 || unlink(kept_as.c_str()) != 0) refuse(kept_as, ": ", std::strerror(errno));
+        if (in < 0) refuse("cannot be opened for reading");
         if (flock(in, LOCK_EX | LOCK_NB) != 0)
             refuse("another rank or program reads it: give each its own, with --shards mine");
     }
