@@ -146,7 +146,7 @@ std::vector<double> parse_shares(const std::string& text, int world) {
     }
     if (shares.size() != size_t(world))
         fail("shares '", text, "' are ", shares.size(), " weights for a world of ", world,
-             " ranks");
+             " ranks, not counting ranks that have left");
     if (!(std::accumulate(shares.begin(), shares.end(), 0.0) > 0))
         fail("shares '", text, "' are all 0: give one rank a larger weight");
     return shares;

@@ -3,6 +3,7 @@
 #include "data/pack_data.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -240,7 +241,7 @@ void pack_data(const DataSet& set, const PackOptions& options, Log& log) {
     log.info("wrote ", options.out, ": ", packed, " images in ",
              counted(int64_t(shards.size()), "shard"), ", ", count_text(double(bytes)), "B",
              wanted > packed ? cat("; ", wanted - packed, " left out") : "",
-             "   try: trainer --data ", options.out);
+             "   try: ", program_invocation_name, " --data ", options.out);
 }
 
 }  // namespace convoy

@@ -420,6 +420,36 @@ TEST_CASE("remote: files are fetched ahead in their order, within the bound, eac
     CHECK(world.fetched("/shard-3") == 2);
 }
 
+TEST_CASE(
+    "remote: the first file has the connection for itself, then several are fetched at once") {
+    std::mutex mutex;
+    std::condition_variable changed;
+    int under_way = 0, most = 0, begun = 0;
+    bool is_alone = false;
+    const auto serve = [&](const HttpRequest& request) {
+        if (is_look(request)) return misbehave(request);
+        std::unique_lock lock(mutex);
+        most = std::max(most, ++under_way);
+        changed.notify_all();
+        if (++begun == 1)  // time for others to come, which would be wrong
+            is_alone =
+                !changed.wait_for(lock, std::chrono::milliseconds(100), [&] { return begun > 1; });
+        else if (begun < 9)
+            changed.wait_for(lock, std::chrono::seconds(20), [&] { return most > 1; });
+        --under_way;
+        return misbehave(request);
+    };
+    World world(30, 20, serve);
+    std::vector<StoragePtr> shards;
+    for (int i = 0; i < 9; ++i) shards.push_back(world.open(cat("/shard-", i)));
+    for (const StoragePtr& shard : shards) CHECK(shard->size() == kShard);
+    for (const StoragePtr& shard : shards) shard->prepare();
+    std::vector<uint8_t> bytes(100);
+    for (const StoragePtr& shard : shards) shard->read(0, bytes);
+    CHECK(is_alone);
+    CHECK(most > 1);
+}
+
 TEST_CASE("remote: an epoch reads shards one after the other; what does not fit is refused") {
     const std::vector<uint8_t> tar =
         inflate(*in_memory("golden", from_base64(golden::kTarUstar)), 1 << 20);

@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "src/base/check.h"
+#include "src/checkpoint/torch_file.h"
 #include "tests/golden.h"
 #include "tests/process.h"
 
@@ -170,6 +171,12 @@ TEST_CASE("cut anywhere, or with any byte changed, a file is an Error or another
 }
 
 #ifndef __SANITIZE_ADDRESS__  // it reserves terabytes
+TEST_CASE("weights that are not there: the error says where to get some") {
+    Quiet quiet;
+    CHECK_FAILS((void)read_weights("none.pth", quiet.log), "none.pth");
+    CHECK_FAILS((void)read_weights("none.pth", quiet.log), "tools/weights");
+}
+
 TEST_CASE("a file for which there is no memory is an Error naming it") {
     TempDir dir;
     const std::string path = dir / "m.safetensors";

@@ -187,12 +187,13 @@ DataSet open_data(const DataOptions& options, Log& log) {
         log.info("class '", *other, "' of '", train.where, "' is not used");
     DataSet set;
     set.train = open_listing(train, classes, options, log);
+    set.is_stream = places.train.images > 0;
     std::vector<char> has_images(classes.size());
     for (size_t i = 0; i < set.train->size(); ++i) has_images[size_t(set.train->label(i))] = true;
     Names empty;
     for (size_t k = 0; k < classes.size(); ++k)
         if (!has_images[k]) empty.push_back(classes[k]);
-    if (!empty.empty() && !options.part)
+    if (!empty.empty() && !options.part && !set.is_stream)
         log.notice("no image of class ", listed(empty), " in '", train.where, "'");
     if (options.val_split != 0) {
         std::tie(set.train, set.val) = split_off(set.train, options.val_split, options.seed);

@@ -16,6 +16,7 @@ namespace convoy {
 struct DataSet {
     SourcePtr train, val;     // val may be null
     std::string description;  // one line: what was found, and where
+    bool is_stream = false;   // the images of `train`, and their labels, arrive while they are read
 };
 
 struct DataOptions {
@@ -23,6 +24,7 @@ struct DataOptions {
     std::string val = {};    // the validation set, or ""
     float val_split = 0;     // part of each class held back for validation; needs val = ""
     std::vector<std::string> classes = {};  // keep only these, in this order; empty: all, sorted
+    bool streams = false;                   // train and val may be streams
     bool part = false;         // other ranks have the rest of the set: classes may be missing
     int generated = 3000;      // images of the generated set; a sixth of them for validation
     uint64_t seed = 0;         // of the split and of the generated set

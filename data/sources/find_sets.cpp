@@ -266,10 +266,14 @@ Places find_places(const std::string& name, const Remote& remote) {
         if (has_image_name(name)) fail("data '", name, "' is an image: name a folder of folders");
         return {{name, {}, /*is_list=*/true}};
     }
-    if (!is_url(name) && (name == "-" || fs::exists(name)))
-        fail("data '", name,
-             "' is neither a folder nor a file of a known format, but a pipe or a device: the "
-             "images must be in files or shards");
+    const size_t colon = fs::exists(name) ? name.npos : name.rfind(':');
+    const auto images = to_number<uint32_t>(colon < name.npos ? name.substr(colon + 1) : "");
+    const std::string stream = images ? name.substr(0, colon) : name;
+    const std::string path = stream == "-" ? "/dev/stdin" : stream;
+    if (images > 0u && fs::is_fifo(path)) return {{path, {}, false, false, *images}};
+    if (!is_url(name) && fs::exists(path))
+        fail("data '", name, "' is neither a folder nor a file of a known format; of a FIFO or a ",
+             "pipe, give the number of images, too: '", stream, ":5000'");
     Names shards;
     for (const std::string& pattern : expand_braces(name))
         for (const std::string& match : matches(pattern)) shards.push_back(match);

@@ -8,6 +8,7 @@
 //   train.tar                    one shard
 //   train.txt                    lines of path, tab, label
 //   https://host/shards/         shards that its dataset.json names (`trainer pack` writes it)
+//   train_0:5000                 5,000 images that come through the FIFO train_0 ("-": stdin)
 #pragma once
 
 #include <map>
@@ -26,6 +27,7 @@ struct Place {
     std::vector<std::string> shards = {};  // paths or URLs; without them a folder of class folders
     bool is_list = false;                  // a list of files
     bool is_whole = false;                 // a folder with all its shards
+    uint64_t images = 0;                   // that a stream brings: `name` is a FIFO
     bool is_none() const { return name.empty(); }
 };
 

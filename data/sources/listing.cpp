@@ -103,10 +103,12 @@ Names name_classes(const std::set<Label>& labels, const Names& given, const Name
 }
 
 // The names of classes that a folder or URL gives: those of dataset.json, or the lines of
-// classes.txt, batches.meta.txt (CIFAR-10) or fine_label_names.txt (CIFAR-100). May be empty.
+// classes.txt, batches.meta.txt (CIFAR-10), fine_label_names.txt (CIFAR-100) or label.labels.txt
+// (TFDS). May be empty.
 Names class_names_in(const std::string& folder, const PackedSet& packed) {
     if (!packed.classes.empty()) return packed.classes;
-    for (const char* file : {"classes.txt", "batches.meta.txt", "fine_label_names.txt"}) {
+    for (const char* file :
+         {"classes.txt", "batches.meta.txt", "fine_label_names.txt", "label.labels.txt"}) {
         const std::string path = within(folder, file);
         if (is_url(path) || !std::filesystem::exists(path)) continue;
         Names names;
@@ -346,8 +348,26 @@ static Listing list_lines(const std::string& path, const Names& base, const Data
                        });
 }
 
+// The labels are not here yet.
+static Listing list_stream(const Place& place, const Names& base, const DataOptions& options,
+                           Log& log) {
+    if (!options.streams || options.val_split != 0)
+        fail("'", place.name, "' is a stream: only training reads it, and without --val-split");
+    const Names known = base.empty() ? options.classes : base;
+    if (known.empty())
+        fail("'", place.name, "' is a stream: name its classes by --classes, in their order");
+    return {
+        place.name, known, [=, &log](const Names& classes) {
+            return stream_source(
+                place, classes, options.label_offset,
+                {.cache = options.cache, .cache_bytes = options.cache_bytes, .stop = options.stop},
+                log);
+        }};
+}
+
 Listing list_place(const Place& place, const Names& base, const DataOptions& options,
                    const Remote& remote, Log& log) {
+    if (place.images > 0) return list_stream(place, base, options, log);
     if (place.is_list) return list_lines(place.name, base, options, remote);
     if (!place.shards.empty()) return list_shards(place, base, options, remote, log);
     return list_folders(place.name, base.empty(), options, log);

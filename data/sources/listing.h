@@ -24,6 +24,12 @@ struct Listing {
 Listing list_place(const Place& place, const Names& base, const DataOptions& options,
                    const Remote& remote, Log& log);
 
+// stream.images images that arrive from now on, as tar or TFRecord (stream.cpp). A record that
+// cannot be used is a bad image, and so is each one that does not come. Reading them throws
+// Unreachable if the stream is silent, is none, or does not fit the cache.
+SourcePtr stream_source(const Place& stream, const Names& classes, int64_t label_offset,
+                        const RemoteOptions& options, Log& log);
+
 // Lines of path, tab, label.
 struct FileList {
     std::string folder;  // the folder of the list: paths are relative to it

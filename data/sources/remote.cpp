@@ -67,10 +67,20 @@ struct File {
 
 }  // namespace
 
+std::string shard_folder(const std::string& cache) {
+    const std::string folder = cache_folder(cache) + "/convoy-shards";
+    if (folder.starts_with("/convoy")) fail("remote data needs a folder: give --cache DIR");
+    std::error_code error;
+    fs::create_directories(folder, error);
+    if (error || access(folder.c_str(), R_OK | W_OK | X_OK) != 0)
+        fail("--cache ", folder,
+             ": cannot be made or written: ", error ? error.message() : std::strerror(errno));
+    return folder;
+}
+
 class RemoteFetcher {
  public:
-    RemoteFetcher(const RemoteOptions& options, Log& log)
-        : options_(options), log_(log), folder_(cache_folder(options.cache) + "/convoy-shards") {}
+    RemoteFetcher(const RemoteOptions& options, Log& log) : options_(options), log_(log) {}
     ~RemoteFetcher() {
         {
             std::lock_guard lock(mutex_);
@@ -82,13 +92,8 @@ class RemoteFetcher {
 
     // Called before any storage is opened.
     void begin() {
-        if (folder_.starts_with("/convoy")) fail("remote data needs a folder: give --cache DIR");
-        std::error_code error;
-        fs::create_directories(folder_, error);
-        if (error || access(folder_.c_str(), R_OK | W_OK | X_OK) != 0)
-            fail("--cache ", folder_,
-                 ": cannot be made or written: ", error ? error.message() : std::strerror(errno));
         std::lock_guard lock(mutex_);
+        folder_ = shard_folder(options_.cache);
         while (threads_.size() < size_t(options_.connections))
             threads_.emplace_back([this] { work(); });
     }
@@ -185,7 +190,7 @@ class RemoteFetcher {
                 changed_.wait_for(lock, std::chrono::seconds(1));
                 continue;
             }
-            object->is_fetched = true;
+            object->is_fetched = true, ++under_way_;
             lock.unlock();
             Answer answer;
             try {
@@ -196,6 +201,7 @@ class RemoteFetcher {
             lock.lock();
             object->answer = answer, object->is_fetched = false;
             object->is_here = is_complete(*object);
+            --under_way_, ++done_;
             changed_.notify_all();
         }
     }
@@ -204,6 +210,7 @@ class RemoteFetcher {
     ObjectPtr next() {
         for (const ObjectPtr& object : plan_) {
             if (object->is_fetched || object->is_here || !object->answer.fault.empty()) continue;
+            if (under_way_ > done_ && object->readers == 0) return nullptr;
             if (!is_complete(*object)) return make_room(*object) ? object : nullptr;
             object->is_here = true;
             changed_.notify_all();
@@ -306,12 +313,15 @@ class RemoteFetcher {
 
     const RemoteOptions options_;
     Log& log_;
-    const std::string folder_;
+    std::string folder_;
 
     std::mutex mutex_;                 // guards what follows, and each RemoteObject
     std::condition_variable changed_;  // the plan, an object of it, the room, or stopping_
     std::atomic<bool> stopping_ = false;
-    std::deque<ObjectPtr> plan_;        // what readers wait for, then what is prepared
+    std::deque<ObjectPtr> plan_;  // what readers wait for, then what is prepared
+    // Fetches under way, and those that have ended. At first one file is fetched ahead at a time,
+    // so that training begins early; then two, four, and so on.
+    int64_t under_way_ = 0, done_ = 0;
     std::vector<std::thread> threads_;  // last: all else must exist when they run
 };
 

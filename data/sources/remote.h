@@ -9,6 +9,7 @@
 // is room. For room, files outside the plan are deleted, the least recently read one first.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -21,9 +22,13 @@ struct RemoteOptions {
     std::string cache = {};              // folder; "": the user's (cache_folder)
     uint64_t cache_bytes = 10ull << 30;  // that the files in it may take
     int connections = 8;                 // files fetched at a time
-    double patience = 60;  // seconds without a byte until failing requests are an error
-    long stall = 10;       // seconds without data until one request fails
+    double patience = 60;            // seconds without a byte until failing requests are an error
+    long stall = 10;                 // seconds without data until one request fails
+    std::function<int()> stop = {};  // for streams: if it returns other than 0, waiting ends
 };
+
+// The folder in the cache for shards, which is made if it is not there. Throws Error.
+std::string shard_folder(const std::string& cache);
 
 // The threads and the folder that all remote storages share.
 class Remote {

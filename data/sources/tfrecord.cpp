@@ -106,13 +106,15 @@ Record parse_example(Bytes message) {
             if (entry.number != 1 || !entry.is_bytes) continue;
             const std::string_view name = as_text(find(entry.bytes, 1));
             const Bytes feature = find(entry.bytes, 2);
-            if (name == "image/class/label") {
+            // TFDS calls them "image" and "label"; the longer names win.
+            if (name == "image/class/label" || (name == "label" && !record.label.number)) {
                 record.label.number = only_number(find(feature, 3));
                 has_bytes = !only_bytes(find(feature, 1)).empty();
             }
             if (name == "image/class/text")
                 record.label.name = as_text(only_bytes(find(feature, 1)));
-            if (name == "image/encoded") record.bytes = only_bytes(find(feature, 1));
+            if (name == "image/encoded" || (name == "image" && record.bytes.empty()))
+                record.bytes = only_bytes(find(feature, 1));
         }
     }
     if (has_bytes && record.label.name.empty()) throw LabelOfBytes();
@@ -128,12 +130,13 @@ void take_example(Bytes data, uint64_t offset, const Findings& findings) {
         return findings.fault(offset, "several images or several labels in it");
     } catch (const LabelOfBytes&) {
         return findings.fault(offset,
-                              "image/class/label holds bytes: write it as int64, or the class's "
+                              "the label holds bytes: write it as int64, or the class's "
                               "name as image/class/text");
     } catch (const Error&) {
         return findings.fault(offset, "damaged: not a tf.train.Example");
     }
-    if (record.bytes.empty()) return findings.fault(offset, "no image/encoded in it");
+    if (record.bytes.empty())
+        return findings.fault(offset, "neither image/encoded nor image in it");
     if (!is_utf8(record.label.name)) return findings.fault(offset, "image/class/text is not UTF-8");
     record.offset = offset + size_t(record.bytes.data() - data.data());
     findings.record(record);

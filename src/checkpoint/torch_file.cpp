@@ -339,6 +339,10 @@ SafeTensors read_weights(const std::string& path, Log& log) {
         fail(path,
              " is neither a safetensors file nor one that PyTorch's torch.save() wrote: give "
              "weights as .safetensors, .pth or .pt");
+    } else if (!std::filesystem::exists(path)) {
+        fail(path,
+             ": there is no such file; tools/weights downloads weights, and src/model/README.md "
+             "says where others are");
     } else {
         content = read_safetensors(path);
     }

@@ -2,6 +2,7 @@
 // machines of a job. tune --plan: forecasts how fast a job will be.
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <ctime>
@@ -119,7 +120,7 @@ class Tune {
         const std::string file = cat(config_.out, job_.rank() > 0 ? cat(".rank", job_.rank()) : "");
         const std::string start =
             cat(trial.ranks > 1 ? cat("tools/launch -n ", trial.ranks, " -- ") : "",
-                "trainer --settings ", file);
+                program_invocation_name, " --settings ", file);
         std::string text = cat("# Written by `trainer tune`. To start it: ", start, "\n",
                                user_settings(job_.line, config_));
         for (const auto& [name, value] : trial.options) text += cat(name, " ", value, "\n");

@@ -34,7 +34,7 @@ using C = Config;
 
 static const Option kOptions[] = {
     {"data", "Data", &C::data, "PATH", kSets & ~kPack, kFollows | kFirst,
-     "class folders, shards, or a list of image files"},
+     "class folders, shards, a list of image files, or FIFO:N"},
     {"val", "Data", &C::val, "PATH", kFit | kTune | kEval | kCheck | kPack, kFollows | kCommon,
      "validation images, given as in --data"},
     {"val-split", "Data", &C::val_split, "F", kFit | kTune | kEval | kCheck | kPack, kJob | kCommon,

@@ -192,12 +192,14 @@ bool RunFolder::save_after_failure(const std::exception& failure) {
             names.front() > fmt::format("step-{:08}", at.step))  // others went on, and save there
             move();
         save(at);
-        log_.notice("saved the state after step ", at.step,
-                    at.step > progress_.committed.step
-                        ? " of this rank; what the other ranks have trained since the "
-                          "last average is lost"
-                        : "",
-                    is_done ? " in " : "; to continue: trainer --resume ", path_);
+        log_.notice(
+            "saved the state after step ", at.step,
+            at.step > progress_.committed.step
+                ? " of this rank; what the other ranks have trained since the "
+                  "last average is lost"
+                : "",
+            is_done ? " in " : cat("; to continue: ", program_invocation_name, " --resume "),
+            path_);
         return is_left || is_cut_off;
     } catch (const std::exception& error) {
         if (error.what() != std::string(failure.what())) log_.notice("error: ", error.what());

@@ -1,5 +1,6 @@
 #include "src/run/run_report.h"
 
+#include <cerrno>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -129,10 +130,11 @@ void RunReport::done() {
                      progress_.spent);
     if (progress_.stopped) {
         if (!costs.empty()) log_.info(costs);
-        log_.notice("stopped by signal ", progress_.stopped, " after step ", at.step,
-                    setup_.rank() == 0 && config_.schedule != Schedule::kRange
-                        ? cat("; to continue: trainer --resume ", folder_.path())
-                        : "");
+        log_.notice(
+            "stopped by signal ", progress_.stopped, " after step ", at.step,
+            setup_.rank() == 0 && config_.schedule != Schedule::kRange
+                ? cat("; to continue: ", program_invocation_name, " --resume ", folder_.path())
+                : "");
         return;
     }
     std::string text = cat("done: ", at.step, " steps");
@@ -149,7 +151,8 @@ void RunReport::done() {
         if (!costs.empty()) text += "\n" + costs;
         if (config_.schedule != Schedule::kRange && !folder_.path().empty())
             text += cat("\nmodel: ", find_model_file(folder_.path(), log_),
-                        "   try: trainer predict --from ", folder_.path(), " IMAGE");
+                        "   try: ", program_invocation_name, " predict --from ", folder_.path(),
+                        " IMAGE");
     }
     // The result is printed with --quiet, too; with --json it is an event.
     setup_.rank() > 0 || config_.json ? log_.info(text) : log_.notice(text);

@@ -53,7 +53,7 @@ int TrainRun::run() {
 }
 
 void TrainRun::begin() {
-    const auto& [train, val, _] = setup_.data;
+    const auto& [train, val, _, is_stream] = setup_.data;
     check_bad(int64_t(train->damaged()), engine_.loader->samples(), "training images");
     if (val) check_bad(int64_t(val->damaged()), engine_.val_loader->samples(), "validation images");
     count_steps();

@@ -221,8 +221,13 @@ void compare_data(JobSession& job, const DataSet& data) {
 
 static void open_set(JobSetup& setup) {
     DataOptions options = data_options(setup.config, setup.classes);
-    options.stop = setup.job.stop;
+    options.stop = setup.job.stop, options.streams = true;
     setup.data = open_data(options, setup.job.log);
+    const Config& config = setup.config;
+    if (setup.data.is_stream && (parse_shuffle(config.shuffle) == 0 || config.balance ||
+                                 (setup.job.world() > 1 && config.shards != ShardMode::kMine)))
+        fail("--data ", config.data, " is a stream, whose images are not here yet: it needs ",
+             "--shuffle window=N, and with several ranks --shards mine; it takes no --balance");
     if (setup.config.shards != ShardMode::kMine) setup.classes = setup.data.train->classes();
 }
 
@@ -259,7 +264,7 @@ static void join_parts(JobSetup& setup) {
         told_already.set_quiet(true);
         setup.data = open_data(data_options(job.config, setup.classes), told_already);
     }
-    const auto& [train, val, _] = setup.data;
+    const auto& [train, val, _, is_stream] = setup.data;
     const json mine = {train->size(), val ? int64_t(val->size()) : -1,
                        fmt::format("{:016x}", train->fingerprint()), sizes_text(*train)};
     setup.fingerprint = hash_bytes("parts");
