@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every command of net/lab.md as it stands there, and checks the numbers that the exercises and
+# Runs every command of tests/lab/exercises/README.md as it stands there, and checks the numbers that the exercises and
 # their answers name. Builds mini.cpp ten times, so it takes minutes.
 # usage: tests/lab_answers.sh [NUMBER…]     only these exercises
 set -u
@@ -17,7 +17,7 @@ export port=$((20000 + $$ % 8000)) # below those that the system gives to client
 out=$work/out ran=0 only=" $* "
 exercise() { # number: runs its commands; false if it is not one of those that are asked for
     [ "$only" = "  " ] || [[ $only == *" $1 "* ]] || return
-    awk -v n="**$1." '/^(\*\*|##)/ { mine = $1 == n } mine && /^    /' net/lab.md >commands
+    awk -v n="**$1." '/^(\*\*|##)/ { mine = $1 == n } mine && /^    /' tests/lab/exercises/README.md >commands
     [ -s commands ] || fail "exercise $1 has no commands"
     # shellcheck source=/dev/null
     . ./commands >"$out" 2>&1
@@ -99,5 +99,5 @@ if exercise 15; then
     holds 'rank 3 .*4 ranks' "$out" "the ring with a new rank"
     holds '^30$' "$out" "all steps"
 fi
-[ "$only" != "  " ] || [ $ran -eq "$(grep -cE '^\*\*[0-9]+\.' net/lab.md)" ] || fail "an exercise is not checked"
+[ "$only" != "  " ] || [ $ran -eq "$(grep -cE '^\*\*[0-9]+\.' tests/lab/exercises/README.md)" ] || fail "an exercise is not checked"
 echo "lab_answers: ok, $ran exercises, ${SECONDS} s"

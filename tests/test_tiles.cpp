@@ -44,27 +44,6 @@ template <int M>  // and 16 at a time, as AMX does
 void slow_in_chunks(int depth, const float* a, const float* b, ptrdiff_t step, const TileOut& out) {
     slow_tile<M>(depth, a, kChunk, 1, kChunk * kLane, b, step, out);
 }
-void slow_pixel_tile(const PixelRuns& runs, const float* b, float* sums, const PixelSums& before) {
-    const TileOutOf<Bf16>& out = before.out;
-    for (int i = before.first; i < kTilePixels && before.sums; ++i)
-        for (int j = 0; j < out.cols && out.rows[i]; ++j) {
-            float sum = before.sums[i * kSlowColumns + j] + (out.bias ? out.bias[j] : 0);
-            Bf16& to = out.rows[i][before.column + j];
-            if (out.accumulate) sum += to;
-            if (out.relu && sum < 0) sum = 0;
-            if (out.mask && (&to)[*out.mask] <= 0) sum = 0;
-            to = sum;
-        }
-    for (int i = 0; i < kTilePixels * kSlowColumns; ++i) {
-        sums[i] = 0;
-        for (int k = 0; k < 2 * runs.runs * runs.words; ++k) {
-            const int run = k / (2 * runs.words), in_run = k % (2 * runs.words);
-            const float right = b[k / 2 * kSlowColumns + i % kSlowColumns];
-            sums[i] += float(runs.a[i / kSlowColumns * runs.pixel + run * runs.run + in_run]) *
-                       (k % 2 ? high(right) : low(right));
-        }
-    }
-}
 // In place, if need be.
 void slow_transpose(const float* from, ptrdiff_t step, int depth, int columns, float* to,
                     ptrdiff_t to_step) {
@@ -94,7 +73,6 @@ Micro slow_pairs(bool amx) {
     micro.tile_by_depth = amx ? kSlow.in_chunks : kSlow.by_depth;
     micro.transpose = slow_transpose;
     micro.amx = amx;
-    if (amx) micro.pixel_tile = slow_pixel_tile;
     return micro;
 }
 

@@ -333,8 +333,6 @@ template <class T, class Y>
 void multiply_patches(Cpu& cpu, const PatchesOf<T>& a, const RightSideOf<T>& b, int columns,
                       const RowMapOf<Y>& result, const EpilogueOf<Y>& epilogue) {
     if (a.rows() == 0) return;
-    if constexpr (std::is_same_v<T, Bf16> && std::is_same_v<Y, Bf16>)
-        if (multiply_direct(cpu, a, b, columns, result, epilogue)) return;
     with_words(cpu, a, b, [&](const Micro& micro, auto left, auto right, auto form) {
         multiply_words(cpu, micro, left, right, form, columns, result, epilogue);
     });

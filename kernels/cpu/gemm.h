@@ -115,10 +115,6 @@ template <class T, class Y>
 void multiply_patches(Cpu& cpu, const PatchesOf<T>& a, const RightSideOf<T>& b, int columns,
                       const RowMapOf<Y>& result, const EpilogueOf<Y>& epilogue);
 
-// The same for windows of stride 1 on AMX (direct.cpp). Else returns false and does nothing.
-bool multiply_direct(Cpu& cpu, const PatchesOf<Bf16>& a, const RightSideOf<Bf16>& b, int columns,
-                     const RowMapOf<Bf16>& result, const EpilogueOf<Bf16>& epilogue);
-
 // The same for a plain matrix a of few rows and a large b, which is packed in parts and read once.
 template <class T, class Y>
 void multiply_skinny(Cpu& cpu, const T* a, int rows, int depth, const RightSideOf<T>& b,

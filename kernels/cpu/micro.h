@@ -141,26 +141,6 @@ using Tile = void (*)(int depth, const float* a, const float* b, const TileOut& 
 using TileByDepth = void (*)(int depth, const float* a, const float* b, ptrdiff_t step,
                              const TileOut& out);
 
-// Windows on neighbouring pixels of an image (direct.cpp): word w, two numbers of bf16, of run r of
-// pixel i is at a + i·pixel + r·run + 2w. `words` is a multiple of kChunk.
-struct PixelRuns {
-    const Bf16* a;
-    ptrdiff_t pixel, run;
-    int runs, words;
-};
-constexpr int kTilePixels = 32;
-// Sums of pixels, Micro::nr floats each, that wait to be rounded and stored.
-struct PixelSums {
-    const float* sums = nullptr;  // null: none
-    TileOutOf<Bf16> out = {};     // rows[i]: of pixel i, null if it is not stored
-    int column = 0;               // of the rows, where the tile begins
-    int first = 0;                // pixels before it were stored already
-};
-// sums(i,j) = Σ_r,w a(i,r,w)·b(r,w,j), b in panels of nr words, for kTilePixels pixels. Meanwhile
-// stores `before`.
-using PixelTile = void (*)(const PixelRuns& a, const float* b, float* sums,
-                           const PixelSums& before);
-
 struct Micro {
     const char* name;
     int width;      // floats in a vector register
@@ -193,13 +173,10 @@ struct Micro {
     // Products of bf16 in hardware, or null. In its tiles each word of a and b is not a float but a
     // pair of bf16, the numbers 2k and 2k+1 of the depth: a(i,2k)·b(2k,j) + a(i,2k+1)·b(2k+1,j).
     const Micro* pairs = nullptr;
-    PixelTile pixel_tile = nullptr;
     // AMX: a tile must lie between begin() and end() on its thread; Winograd's method is slower.
     bool amx = false;
     void (*begin)() = nullptr;
     void (*end)() = nullptr;
-
-    bool has_pixel_tile() const { return pairs && pairs->pixel_tile; }
 };
 
 // During its lifetime this thread may call tiles of `micro`.

@@ -80,45 +80,6 @@ template <int M>
 void amx_in_chunks(int depth, const float* a, const float* b, ptrdiff_t step, const TileOut& out) {
     multiply_amx(M, depth, a, kChunk, 16 * kChunk, b, step, out);
 }
-// Rounds and stores pixels [from, to) of `done`.
-void finish_pixels(const PixelSums& done, int from, int to) {
-    for (int i = std::max(from, done.first); i < std::min(to, kTilePixels); ++i)
-        if (Bf16* row = done.sums && done.out.rows[i] ? done.out.rows[i] + done.column : nullptr)
-            over_vectors(done.out.cols, [&](int j, auto n) {
-                put(row + j, finished(load(done.sums + i * 32 + j), row, j, n, done.out), n);
-            });
-}
-// 32 pixels × 32 columns: 4 tiles are loaded for 4 products. While the tile unit works, the vector
-// units round and store the pixels of `before`.
-void pixel_tile(const PixelRuns& runs, const float* b, float* sums, const PixelSums& before) {
-    const int share = kTilePixels / std::max(1, runs.runs * runs.words / kChunk) + 1;
-    const ptrdiff_t stride = runs.pixel * ptrdiff_t(sizeof(Bf16));
-    int done = 0;
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    for (int r = 0; r < runs.runs; ++r) {
-        const Bf16* a = runs.a + r * runs.run;
-        for (int w = 0; w < runs.words; w += kChunk, a += 2 * kChunk, b += kChunk * 32) {
-            _tile_loadd(4, a, stride);
-            _tile_loadd(6, b, 128);
-            _tile_dpbf16ps(0, 4, 6);
-            _tile_loadd(7, b + 16, 128);
-            _tile_dpbf16ps(1, 4, 7);
-            _tile_loadd(5, a + 16 * runs.pixel, stride);
-            _tile_dpbf16ps(2, 5, 6);
-            _tile_dpbf16ps(3, 5, 7);
-            finish_pixels(before, done, done + share);
-            done += share;
-        }
-    }
-    finish_pixels(before, done, kTilePixels);
-    _tile_stored(0, sums, 128);
-    _tile_stored(1, sums + 16, 128);
-    _tile_stored(2, sums + 16 * 32, 128);
-    _tile_stored(3, sums + 16 * 32 + 16, 128);
-}
 // Four tiles of sums hide the latency: 52 cycles, and a product of tiles takes 16.
 double amx_chains(int rounds, float* numbers) {
     alignas(64) float sums[4][16 * 16];
@@ -177,7 +138,6 @@ const Micro& micro_amx() {
         micro.mr = 16;
         micro.tile_by_row = kAmxTiles.by_row, micro.tile_by_depth = kAmxTiles.in_chunks;
         micro.multiply_add_chains = amx_chains;
-        micro.pixel_tile = pixel_tile;
         micro.amx = true;
         micro.begin = begin, micro.end = end;
         return micro;

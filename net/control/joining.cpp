@@ -68,6 +68,8 @@ const char* advice(const std::string& why) {
     if (why.find("refused") != std::string::npos)
         return "is rank 0 running there, on this port? To join a running job, the port of any "
                "rank works";
+    if (why.find("accepts connections") != std::string::npos)
+        return "does another program use this port?";
     if (why.find("no answer") != std::string::npos || why.find("no route") != std::string::npos)
         return "is the address right, the machine up, and no firewall in the way?";
     if (why.find("of a rank") != std::string::npos)
@@ -98,7 +100,7 @@ class FirstJoin final : public Joining {
         if (Clock::now() + pause_ >= deadline_) fail_late(cat(why, "; ", advice(why)));
         if (why != logged_ && Clock::now() - begin_ > kTellWait) {
             m_.log().info("waiting for the coordinator at ", where(), ": ", why,
-                          "; trying again until ", until_);
+                          "; trying again until ", until_, " (", advice(why), ")");
             logged_ = why;
         }
         m_.set_joining(cat("the coordinator at ", where(), ": ", why));

@@ -1,4 +1,4 @@
-// photos.cpp — made-up photos for net/lab.md: FOLDER/class0/00.jpg and so on. The width of the
+// photos.cpp — made-up photos for tests/lab/exercises/README.md: FOLDER/class0/00.jpg and so on. The width of the
 // waves in a photo tells its class. usage: photos FOLDER COUNT
 #include <cmath>
 #include <cstdint>
