@@ -12,11 +12,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tests/lab/cublas.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/make_backend.h"
 #include "kernels/cuda/mma.cuh"
 #include "src/base/clock.h"
+#include "tests/lab/cublas.h"
 
 namespace convoy::CONVOY_DEVICE {
 

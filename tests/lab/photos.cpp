@@ -1,5 +1,5 @@
-// photos.cpp — made-up photos for tests/lab/exercises/README.md: FOLDER/class0/00.jpg and so on. The width of the
-// waves in a photo tells its class. usage: photos FOLDER COUNT
+// photos.cpp — made-up photos for tests/lab/exercises/README.md: FOLDER/class0/00.jpg and so on.
+// The width of the waves in a photo tells its class. usage: photos FOLDER COUNT
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
