@@ -614,8 +614,8 @@ Job meet(asio::io_context& io, const std::string& coord, Message self, tcp::sock
             tcp::socket socket = coordinator.accept();
             Message other;
             asio::read(socket, asio::buffer(&other, sizeof other));
-            if (other.world != self.world || other.names != self.names ||
-                messages.contains(other.rank))
+            if (other.world != self.world || other.names != self.names || other.rank < 1 ||
+                other.rank >= self.world || messages.contains(other.rank))
                 fail("rank ", other.rank, " has other photos, classes or --world, or called twice");
             other.job = self.job;
             messages[other.rank] = other;
@@ -716,9 +716,9 @@ void update(Network& net, float lr) {
 //     header     {"conv1.weight": {"dtype": "F32", "shape": […], "data_offsets": [0, 1728]}, …}
 //     numbers    of all tensors
 // model.safetensors has the weights, in PyTorch's order (filters K C r s; here they are K r s C),
-// and what `trainer eval --from` needs to use them; optim.safetensors has the velocities. The
-// number of steps (num_batches_tracked) says where in which epoch a job goes on, but only for the
-// same photos, seed and batch. So the header has these, too, and load() compares them.
+// and what `trainer eval --from` needs; optim.safetensors has the velocities, in the order K r s C.
+// The number of steps (num_batches_tracked) says where in which epoch a job goes on, but only for
+// the same photos, seed and batch, which load() compares. The same bits need the same --world, too.
 std::vector<std::string> origin(const DataSet& data, const Job& job) {
     std::string classes;
     for (const std::string& one : data.classes)
@@ -731,7 +731,8 @@ std::vector<std::string> origin(const DataSet& data, const Job& job) {
 void for_each_tensor(Network& net, int64_t& steps, const std::string& file, const auto& f) {
     for (const Param& p : net.params) {
         const std::string C = p.is_vector() ? "" : text(',', p.C), rs = p.taps == 9 ? ",3,3" : "";
-        const std::string type = text(R"("dtype":"F32","shape":[)", p.K, C, rs, ']');
+        const std::string rest = file == "model" ? C + rs : rs + C;
+        const std::string type = text(R"("dtype":"F32","shape":[)", p.K, rest, ']');
         if (file == "model")
             f(p.name, type, net.weight(p), p.size() * 4);
         else if (p.at < net.trainable)
@@ -782,8 +783,7 @@ void save(const std::string& run, Network& net, int64_t steps, const auto& origi
         if (!out.flush()) fail(folder, " cannot be written");
     }
     reorder_filters(net, true);
-    std::filesystem::remove_all(folder);
-    std::filesystem::rename(folder + ".writing", folder);  // a crash leaves no half checkpoint
+    std::filesystem::remove_all(folder), std::filesystem::rename(folder + ".writing", folder);
 }
 
 // Reads a checkpoint of mini or of ./trainer (whose header has no "job"). It searches the header
