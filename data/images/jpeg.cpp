@@ -162,7 +162,10 @@ std::vector<uint8_t> encoded(const Image& image) {
     errors.error_exit = [](j_common_ptr info) {
         std::longjmp(*static_cast<std::jmp_buf*>(info->client_data), 1);
     };
-    if (setjmp(escape)) fail("libjpeg cannot write an image of ", image.W, "x", image.H);
+    if (setjmp(escape)) {
+        jpeg_destroy_compress(&info);
+        fail("libjpeg cannot write an image of ", image.W, "x", image.H);
+    }
     jpeg_create_compress(&info);
     jpeg_mem_dest(&info, &out, &bytes);
     info.image_width = JDIMENSION(image.W), info.image_height = JDIMENSION(image.H);

@@ -319,8 +319,8 @@ class RemoteFetcher {
     std::condition_variable changed_;  // the plan, an object of it, the room, or stopping_
     std::atomic<bool> stopping_ = false;
     std::deque<ObjectPtr> plan_;  // what readers wait for, then what is prepared
-    // Fetches under way, and those that have ended. At first one file is fetched ahead at a time,
-    // so that training begins early; then two, four, and so on.
+    // Number of fetches that run, and of fetches that ended. The first file is fetched alone, so
+    // that training begins early; then two files are fetched at once, then four, and so on.
     int64_t under_way_ = 0, done_ = 0;
     std::vector<std::thread> threads_;  // last: all else must exist when they run
 };

@@ -156,7 +156,7 @@ class GroupProducts {
         if (fence) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
 
-    // The descriptor of an operand whose first number is at `at`. It rises by 1 every 16 bytes.
+    // The descriptor of an operand that begins at `at`. 16 bytes further it is larger by 1.
     // Blocks of 8 rows of 128 bytes, whose chunks of 16 bytes are exchanged by row % 8, follow each
     // other after 1024 bytes. If the depth is the slow index, a block has 64 rows of the operand
     // and 8 depths, and the next 64 rows follow after 64 depths.

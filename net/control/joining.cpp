@@ -406,7 +406,7 @@ class NextJoin final : public Joining {
     std::string broken_by_;  // the last ring
     Succession turn_{Clock::now(), m_.silence()};
     Clock::time_point due_ = Clock::now() + turn_.ask_patience();
-    int serving_ = 0;  // the rank whose coordinator has taken this one
+    int serving_ = 0;  // the rank that runs the coordinator which this rank joined
 };
 
 }  // namespace

@@ -75,7 +75,7 @@ class Membership {
     const wire::Refuse& refusal() const { return refusal_; }
     // Serves a coordinator in this process: JOINs at the listener go to it.
     void serve(int world);
-    // From now on this is the connection to the coordinator, whose `first` message it was.
+    // Uses this connection to the coordinator from now on. `first` is the first message on it.
     void use(std::shared_ptr<Connection> connection, const Message& first);
     bool connected() const { return connection_ && connection_->is_open(); }
     bool coordinator_is_silent() const { return Clock::now() > silent_at_; }

@@ -318,7 +318,7 @@ std::string find_model_file(const std::string& path, Log& log) {
         const fs::path around = file.parent_path();  // a checkpoint, or other weights
         if (file.filename() == kFiles[0] && fs::exists(around / kMeta))
             check_file(file, read_meta(around).sha256[kFiles[0]], nullptr);
-        return file;
+        return is_file ? fs::path(path) : file;  // a link keeps its name
     }
     const auto whole_file = [](const fs::path& one) {
         check_file(one / kFiles[0], read_meta(one).sha256[kFiles[0]], nullptr);
