@@ -272,8 +272,8 @@ Places find_places(const std::string& name, const Remote& remote) {
     const std::string path = stream == "-" ? "/dev/stdin" : stream;
     if (images > 0u && fs::is_fifo(path)) return {{path, {}, false, false, *images}};
     if (!is_url(name) && fs::exists(path))
-        fail("data '", name, "' is neither a folder nor a file of a known format; of a FIFO or a ",
-             "pipe, give the number of images, too: '", stream, ":5000'");
+        fail("data '", name, "' is neither a folder nor a file of a known format; if it is a FIFO ",
+             "or a pipe, add the number of its images: '", stream, ":5000'");
     Names shards;
     for (const std::string& pattern : expand_braces(name))
         for (const std::string& match : matches(pattern)) shards.push_back(match);
