@@ -10,7 +10,7 @@
 #include "src/checkpoint/weights.h"
 #include "src/report/eval_report.h"
 #include "src/report/explain.h"
-#include "src/report/html.h"
+#include "src/report/html_parts.h"
 #include "tests/jobs.h"
 #include "tests/net_support.h"
 

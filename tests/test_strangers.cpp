@@ -1,7 +1,7 @@
 // What strangers at the port may do: nothing that a rank would notice.
 #include <optional>
 
-#include "net/control/health.h"
+#include "net/control/ask_health.h"
 #include "net/control/listener.h"
 #include "net/control/tls.h"
 #include "tests/fake_rank.h"

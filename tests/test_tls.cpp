@@ -9,7 +9,7 @@
 
 #include <cstring>
 
-#include "net/control/health.h"
+#include "net/control/ask_health.h"
 #include "net/control/listener.h"
 #include "src/base/clock.h"
 #include "src/cli/commands.h"

@@ -5,7 +5,7 @@ namespace {
 constexpr int kWidth = 16, kVecs = 2, kRows = 14, kLane = 16, kLaneRows = 8;
 }  // namespace
 
-#include "kernels/cpu/micro_body.h"
+#include "kernels/cpu/micro_tile.h"
 
 namespace convoy {
 

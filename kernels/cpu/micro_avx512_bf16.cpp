@@ -1,7 +1,7 @@
 // micro_avx512_bf16.cpp — AVX-512 with products of bf16 in hardware: VDPBF16PS, or AMX.
 //
 // VDPBF16PS adds a(2k+1)·b(2k+1), then a(2k)·b(2k) to each of 16 sums, and takes the place of the
-// multiply-add in the tiles of micro_body.h. TDPBF16PS multiplies 16 rows × 16 pairs of the depth
+// multiply-add in the tiles of micro_tile.h. TDPBF16PS multiplies 16 rows × 16 pairs of the depth
 // with 16 pairs × 16 columns:
 //
 //       a: 16 pairs            b: 16 columns 16 columns
@@ -19,7 +19,7 @@ constexpr int kWidth = 16, kVecs = 2, kRows = 14, kLane = 16, kLaneRows = 8;
 }  // namespace
 
 // This file's compiler flags make vectors.h round to bf16 in hardware.
-#include "kernels/cpu/micro_body.h"
+#include "kernels/cpu/micro_tile.h"
 
 namespace convoy {
 namespace {

@@ -17,7 +17,7 @@ constexpr const char* kName = "128-bit vectors";
 #endif
 }  // namespace
 
-#include "kernels/cpu/micro_body.h"
+#include "kernels/cpu/micro_tile.h"
 
 namespace convoy {
 

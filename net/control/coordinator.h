@@ -175,6 +175,7 @@ class Coordinator {
     void welcome_all();
     void stop_job(int lost, const std::string& why, wire::End end = wire::End::job);
     void end_job();
+    // As time passes (coordinator_silence.cpp).
     void check_silence(Client& client);
     void hurry();
     void tell_wait();

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "net/control/health.h"
+#include "net/control/ask_health.h"
 #include "net/control/ids.h"
 
 namespace convoy {

@@ -3,7 +3,7 @@
 #include <ranges>
 
 #include "net/control/addresses.h"
-#include "net/control/health.h"
+#include "net/control/ask_health.h"
 
 namespace convoy {
 

@@ -10,7 +10,6 @@
 #include <fstream>
 #include <map>
 #include <memory>
-#include <set>
 
 #include "data/sources/storage.h"
 #include "src/base/bytes.h"
@@ -280,45 +279,6 @@ SafeTensors read_before_zip(const std::string& path, uint64_t left) {
     }
     if (!wanted.empty()) fail("has no storage '", printable(wanted.begin()->first), "'");
     return content;
-}
-
-// Drops the words that DataParallel, torch.compile and trainers add to names: module and _orig_mod
-// everywhere, other prefixes if most names begin with them. Joins what later torchvision joins:
-// denselayer1.norm.1 → denselayer1.norm1.
-void drop_wrappers(SafeTensors& content, const std::string& path, Log& log) {
-    std::map<std::string, std::string> names;  // plain → as it is
-    std::set<std::string> dropped;
-    for (const auto& [name, _] : content.tensors) {
-        std::vector<std::string> parts;
-        for (const std::string& part : split(name, '.'))
-            if (part == "module" || part == "_orig_mod")
-                dropped.insert(part);
-            else if ((part == "1" || part == "2") && parts.size() > 1 &&
-                     (parts.back() == "norm" || parts.back() == "conv") &&
-                     parts[parts.size() - 2].starts_with("denselayer"))
-                parts.back() += part;
-            else
-                parts.push_back(part);
-        names[join_text(parts, ".")] = name;
-    }
-    for (bool again = true; again;) {
-        again = false;
-        for (const std::string prefix : {"model.", "backbone.", "net."}) {
-            const auto has = [&](const auto& one) { return one.first.starts_with(prefix); };
-            if (2 * std::ranges::count_if(names, has) <= std::ssize(names)) continue;
-            std::map<std::string, std::string> shorter;
-            for (const auto& one : names)
-                shorter[has(one) ? one.first.substr(prefix.size()) : one.first] = one.second;
-            names = shorter, again = true;
-            dropped.insert(prefix.substr(0, prefix.size() - 1));
-        }
-    }
-    if (names.size() != content.tensors.size()) return;
-    std::map<std::string, StoredTensor> tensors;
-    for (const auto& [plain, name] : names) tensors[plain] = std::move(content.tensors[name]);
-    content.tensors = std::move(tensors);
-    if (dropped.empty()) return;
-    log.notice(path, ": '", join_text(dropped, ".', '"), ".' is dropped from the names of tensors");
 }
 
 }  // namespace

@@ -21,9 +21,14 @@
 namespace convoy {
 
 // Reads weights from a safetensors file or a file of PyTorch, by its first bytes. `log` names the
-// prefixes that are dropped (module., _orig_mod., model., backbone., net.), values that are not
-// tensors of weights, and weights that are NaN or infinite. Names that torchvision changes on
-// loading (densenet's norm.1) become the new ones. Throws Error with the file and what is wrong.
+// prefixes that are dropped, values that are not tensors of weights, and weights that are NaN or
+// infinite. Throws Error with the file and what is wrong.
 SafeTensors read_weights(const std::string& path, Log& log);
+
+// The names of a file → those of the model (torch_names.cpp). Drops the words that DataParallel,
+// torch.compile and trainers add: module. and _orig_mod. everywhere, and model., backbone. and net.
+// if most names begin with them. Joins what later torchvision joins: denselayer1.norm.1 →
+// denselayer1.norm1.
+void drop_wrappers(SafeTensors& content, const std::string& path, Log& log);
 
 }  // namespace convoy

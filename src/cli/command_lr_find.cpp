@@ -12,7 +12,7 @@
 #include "src/base/check.h"
 #include "src/base/terminal.h"
 #include "src/cli/commands.h"
-#include "src/report/html.h"
+#include "src/report/html_parts.h"
 
 namespace convoy {
 using nlohmann::json;

@@ -11,7 +11,7 @@
 #include "src/base/text.h"
 #include "src/cli/commands.h"
 #include "src/report/explain.h"
-#include "src/report/html.h"
+#include "src/report/html_parts.h"
 #include "src/run/trained_model.h"
 #include "src/session/job_setup.h"
 #include "src/step/input.h"

@@ -3,7 +3,7 @@
 
 #include "data/check_data.h"
 #include "data/pack_data.h"
-#include "net/control/health.h"
+#include "net/control/ask_health.h"
 #include "net/control/tls.h"
 #include "src/base/table.h"
 #include "src/base/text.h"

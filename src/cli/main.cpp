@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <exception>
@@ -15,48 +14,9 @@
 #include "src/base/terminal.h"
 #include "src/base/text.h"
 #include "src/cli/commands.h"
+#include "src/cli/stop_signal.h"
 
 using namespace convoy;
-
-// A signal belongs to the process, so this is the only global state.
-static std::atomic<int> caught = 0;  // threads ask too
-
-// Count as SIGTERM, unless the caller ignores them, as nohup does: a terminal that closes, a batch
-// system that announces the end of the job, and a limit of processor time. They may be repeated.
-constexpr int kNotices[] = {SIGHUP, SIGUSR1, SIGXCPU};
-
-static bool is_notice(int number) { return std::ranges::count(kNotices, number) > 0; }
-
-static void on_signal(int number) {
-    int before = 0;  // threads may get signals at the same time
-    if (caught.compare_exchange_strong(before, number) || is_notice(number)) return;
-    if (!is_notice(before)) _exit(128 + number);  // the second one ends at once
-    caught = number;
-}
-
-// The first SIGINT or SIGTERM, or 0. Signals are caught from the first call on; before that a
-// signal ends the process.
-static int stop_signal() {
-    [[maybe_unused]] static const bool installed = [] {
-        struct sigaction action {};
-        action.sa_handler = on_signal;
-        action.sa_flags = SA_RESTART;
-        for (int number : {SIGINT, SIGTERM}) sigaction(number, &action, nullptr);
-        for (int number : kNotices) {
-            struct sigaction inherited {};
-            sigaction(number, nullptr, &inherited);
-            if (inherited.sa_handler != SIG_IGN) sigaction(number, &action, nullptr);
-        }
-        return true;
-    }();
-    return is_notice(caught) ? SIGTERM : caught.load();
-}
-
-// The kernel drops signals to the first process of a container if it has no handler, so stopping
-// the container would take until it is killed. Commands that call stop_signal() replace this one.
-static void end_on_signals() {
-    for (int number : {SIGINT, SIGTERM}) signal(number, [](int n) { _exit(128 + n); });
-}
 
 struct OutOfMemory : std::bad_alloc {
     const char* what() const noexcept override {
@@ -145,9 +105,9 @@ int main(int argc, char** argv) {
         sigemptyset(&trace), sigaddset(&trace, SIGUSR2);
         sigprocmask(SIG_BLOCK, &trace, nullptr);
         int status = row_of(command).run(line, log, stop_signal);
-        if (is_notice(caught) && status == 128 + SIGTERM) {
-            log.notice("signal ", caught, " counts as SIGTERM (", SIGTERM, ")");
-            status = 128 + caught;
+        if (const int notice = caught_notice(); notice && status == 128 + SIGTERM) {
+            log.notice("signal ", notice, " counts as SIGTERM (", SIGTERM, ")");
+            status = 128 + notice;
         }
         log.detail(fmt::format("took {:.2f} s of processors", double(clock()) / CLOCKS_PER_SEC));
         return with_output(status, command);
@@ -168,6 +128,6 @@ int main(int argc, char** argv) {
             : loops   ? cat("'", file->path1().string(),
                             "' is a link that leads back to itself: remove it")
                       : error.what());
-        return caught ? 128 + caught : 1;
+        return caught_signal() ? 128 + caught_signal() : 1;
     }
 }

@@ -1,5 +1,5 @@
 // model.h — a network as a list of layers, built from a few lines of text. model_text.h describes
-// the grammar of the text; models.cpp holds the built-in networks.
+// the grammar of the text; models*.cpp hold the built-in networks.
 #pragma once
 
 #include <memory>

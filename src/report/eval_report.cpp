@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "src/base/text.h"
-#include "src/report/html.h"
+#include "src/report/html_parts.h"
 
 namespace convoy {
 using nlohmann::json;

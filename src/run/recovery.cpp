@@ -167,7 +167,7 @@ bool Recovery::go_on() {
     const auto begin = Clock::now();
     engine_.sync().rewind();
     progress_.rewind();
-    report_.rewind();
+    messages_.rewind();
     const bool planned = std::exchange(planned_, false), is_new = !agreed_;
     engine_.drop();
     Ranks ranks;
@@ -190,7 +190,7 @@ bool Recovery::go_on() {
                                   {"ranks", setup_.world()},
                                   {"why", ranks.why},
                                   {"seconds", seconds}});
-    report_.new_ring();
+    messages_.new_ring();
     return !planned;
 }
 

@@ -21,7 +21,7 @@
 #include <optional>
 #include <vector>
 
-#include "src/run/run_report.h"
+#include "src/run/run_messages.h"
 #include "src/session/sync_weights.h"
 
 namespace convoy {
@@ -34,7 +34,7 @@ void regroup_before_start(JobSession& job);
 
 class Recovery : RunPart {
  public:
-    Recovery(const RunPart& run, RunReport& report) : RunPart(run), report_(report) {}
+    Recovery(const RunPart& run, RunMessages& messages) : RunPart(run), messages_(messages) {}
 
     void start();           // this rank's own state
     void start_together();  // the state of all ranks. Collective. Throws SetUpAgain.
@@ -66,7 +66,7 @@ class Recovery : RunPart {
     void take_over();
     void tell_unequal(const Difference& found, int root, int64_t step);
 
-    RunReport& report_;
+    RunMessages& messages_;
     int request_ = 0;                         // of this rank, as it went into the last sums
     std::optional<Clock::time_point> asked_;  // to leave, since when
     bool planned_ = false;                    // the ring ends by depart()

@@ -12,7 +12,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "net/control/health.h"
+#include "net/control/ask_health.h"
 #include "src/base/check.h"
 
 namespace convoy {

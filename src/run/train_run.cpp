@@ -13,9 +13,9 @@ TrainRun::TrainRun(JobSetup& setup)
     : setup_(setup),
       engine_(setup, [this] { return recovery_.request(); }),
       folder_({setup, engine_, progress_}),
-      report_({{setup, engine_, progress_}, folder_}),
+      messages_({{setup, engine_, progress_}, folder_}),
       traces_({{setup, engine_, progress_}, folder_}),
-      recovery_({{setup, engine_, progress_}, folder_}, report_),
+      recovery_({{setup, engine_, progress_}, folder_}, messages_),
       base_lr_(base_learning_rate(config_, engine_.model->has_batch_norm())) {
     progress_.steps_per_epoch = engine_.loader->steps();
 }
@@ -27,12 +27,12 @@ int TrainRun::run() {
         for (;;) {
             try {
                 if (!recovery_.has_started()) recovery_.start_together();
-                if (!report_.has_begun()) begin();
+                if (!messages_.has_begun()) begin();
                 recovery_.wait_for_ranks();
                 return train();
             } catch (const RingBroken&) {
                 const bool lost = recovery_.go_on();
-                if (lost && report_.has_begun()) traces_.write();
+                if (lost && messages_.has_begun()) traces_.write();
             }
         }
     } catch (const Recovery::Left&) {
@@ -41,7 +41,7 @@ int TrainRun::run() {
         const bool for_all =
             !recovery_.has_started() || dynamic_cast<const JobError*>(&error) != nullptr;
         for_all ? communicator_.abort(error.what()) : communicator_.fail_alone(error.what());
-        if (report_.has_begun()) traces_.write();
+        if (messages_.has_begun()) traces_.write();
         if (folder_.save_after_failure(error) && progress_.is_done) {
             log_.notice("this rank had done every step when it lost the others: ", error.what());
             return finish();
@@ -57,7 +57,7 @@ void TrainRun::begin() {
     check_bad(int64_t(train->damaged()), engine_.loader->samples(), "training images");
     if (val) check_bad(int64_t(val->damaged()), engine_.val_loader->samples(), "validation images");
     count_steps();
-    report_.begin(base_lr_);
+    messages_.begin(base_lr_);
     if (progress_.at.step >= progress_.total_steps && setup_.rank() == 0)
         log_.notice(
             "this run is finished: nothing is left to train; --epochs or --steps with a larger "
@@ -86,7 +86,7 @@ int TrainRun::train() {
     }
     traces_.finish();
     progress_.is_done = true;
-    report_.tell_usage();
+    messages_.tell_usage();
     if (setup_.rank() == 0 && folder_.path().empty()) folder_.open();
     folder_.save(progress_.at);
     setup_.job.finish();
@@ -104,9 +104,9 @@ void TrainRun::train_epoch() {
         const double lr = learning_rate_now();
         const StepResult result = train_step(*batch, lr);
         engine_.loader->release(batch);
-        report_.step(result, lr);
+        messages_.step(result, lr);
         count(result, lr);
-        report_.after_step(result);
+        messages_.after_step(result);
         const int agreed = engine_.trainer->stop_agreed();
         if (agreed != kNewRing) progress_.stopped = agreed;
         // At the end of an epoch weights are compared and saved by end_epoch().
@@ -170,7 +170,7 @@ void TrainRun::count(const StepResult& result, double lr) {
 void TrainRun::save_within_epoch(bool met) {
     try {
         recovery_.check_weights(met, /*now=*/true);
-        report_.tell_usage();
+        messages_.tell_usage();
     } catch (const Error&) {  // a rank is lost: with the cost that was told last
         folder_.try_to_save(progress_.at);
         throw;
@@ -180,7 +180,7 @@ void TrainRun::save_within_epoch(bool met) {
 
 void TrainRun::end_epoch() {
     recovery_.compare_weights();
-    report_.tell_usage();
+    messages_.tell_usage();
     const Position at = progress_.at;
     if (progress_.logged_epoch < at.epoch && progress_.epoch_sums.count > 0)
         folder_.log.epoch(at, progress_.epoch_sums, progress_.spent);
@@ -216,7 +216,7 @@ void TrainRun::validate() {
     const auto by_class = quality.classes_of_all(communicator_);
     check_bad(sums.skipped + int64_t(setup_.data.val->damaged()), engine_.val_loader->samples(),
               "validation images");
-    report_.tell_usage();  // for the checkpoint; before this rank knows how good it is
+    messages_.tell_usage();  // for the checkpoint; before this rank knows how good it is
     progress_.last_val = sums, progress_.last_val_at = progress_.at;
     const double top1 = sums.top1_part();
     progress_.stale = top1 > progress_.peak_top1 ? 0 : progress_.stale + 1;
@@ -246,7 +246,7 @@ void TrainRun::check_bad(int64_t skipped, int64_t samples, const char* what) con
 }
 
 int TrainRun::finish() {
-    report_.done();
+    messages_.done();
     return progress_.stopped ? 128 + progress_.stopped : 0;
 }
 

@@ -39,7 +39,7 @@ class TrainRun {
     RunProgress progress_;
     Engine engine_;
     RunFolder folder_;
-    RunReport report_;
+    RunMessages messages_;
     RunTraces traces_;
     Recovery recovery_;
     const double base_lr_;

@@ -3,7 +3,7 @@
 FUZZ_SECONDS := 20
 FUZZ_SRC := $(wildcard data/sources/*.cpp src/base/*.cpp) data/order.cpp \
             $(addprefix data/images/,bitmap.cpp decode.cpp jpeg.cpp tiff.cpp) net/control/wire.cpp net/control/tls.cpp \
-            $(addprefix src/checkpoint/,meta.cpp safetensors.cpp torch_file.cpp pickle.cpp) $(wildcard src/config/*.cpp) \
+            $(addprefix src/checkpoint/,meta.cpp safetensors.cpp torch_file.cpp torch_names.cpp pickle.cpp) $(wildcard src/config/*.cpp) \
             src/session/rank_json.cpp $(wildcard src/model/*.cpp src/model/layers/*.cpp) \
             tests/fuzz/fuzz.cpp
 FUZZ_OBJ := $(FUZZ_SRC:%=build/fuzz/%.o)

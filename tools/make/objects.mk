@@ -36,7 +36,7 @@ LIB_OBJ  := $(LIB_CPP) $(GPU_OBJ)
 MAIN_OBJ := $(BUILD)/src/cli/main.cpp.o
 # The thread sanitizer has nothing to see in tests without threads of their own.
 ifdef TSAN
-  TESTS ?= ring shared_sum link messenger join faults health strangers loader remote cpu_backend grad_reducer \
+  TESTS ?= ring shared_sum link messenger join faults ask_health strangers loader remote cpu_backend grad_reducer \
            trainer program
 endif
 TEST_SRC := $(if $(TESTS),tests/main.cpp tests/call_hooks.cpp $(TESTS:%=tests/test_%.cpp),$(filter-out %/kit_main.cpp,$(wildcard tests/*.cpp)))

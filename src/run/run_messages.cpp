@@ -1,4 +1,4 @@
-#include "src/run/run_report.h"
+#include "src/run/run_messages.h"
 
 #include <cerrno>
 #include <nlohmann/json.hpp>
@@ -10,14 +10,14 @@
 
 namespace convoy {
 
-RunReport::RunReport(const RunPart& run) : RunPart(run) {
+RunMessages::RunMessages(const RunPart& run) : RunPart(run) {
     folder_.log.print_events(config_.json);
     if (config_.page.empty()) return;
     page_address(config_.page);  // a mistake in it ends the run here
     folder_.log.show_on(&page_state_);
 }
 
-void RunReport::begin(double base_lr) {
+void RunMessages::begin(double base_lr) {
     new_ring();
     if (setup_.rank() == 0) {
         print_settings(base_lr);
@@ -41,7 +41,7 @@ void RunReport::begin(double base_lr) {
 }
 
 // The length of the job and its ranks, as they are from now on.
-void RunReport::log_job() {
+void RunMessages::log_job() {
     nlohmann::json ranks;
     for (int rank = 0; rank < setup_.world(); ++rank)
         ranks.push_back({{"share", setup_.shares.weights[size_t(rank)]}});
@@ -56,7 +56,7 @@ void RunReport::log_job() {
 
 // With --page, on rank 0 or the rank that has taken over. A port that is taken costs the page, not
 // the run.
-void RunReport::serve_page() {
+void RunMessages::serve_page() {
     if (config_.page.empty() || setup_.rank() != 0 || page_) return;
     try {
         page_ = std::make_unique<PageServer>(config_.page, page_state_);
@@ -66,12 +66,12 @@ void RunReport::serve_page() {
     }
 }
 
-void RunReport::rewind() {
+void RunMessages::rewind() {
     folder_.log.rewind();
     if (usage_) usage_->forget();
 }
 
-void RunReport::new_ring() {
+void RunMessages::new_ring() {
     if (progress_.at.step > pace_step_ || !usage_)
         pace_ = engine_.clocks(), pace_step_ = progress_.at.step;
     if (const std::string cuts = split_groups(); usage_ && !cuts.empty() && setup_.rank() == 0)
@@ -79,7 +79,7 @@ void RunReport::new_ring() {
     if (usage_) log_job(), serve_page();
 }
 
-void RunReport::step(const StepResult& result, double lr) {
+void RunMessages::step(const StepResult& result, double lr) {
     for (const std::string& reason : engine_.loader->take_bad_reasons())
         log_.notice("left out: ", reason);
     folder_.log.step(progress_.at, progress_.step_in_epoch(config_), result.sums, !result.of_all,
@@ -89,21 +89,21 @@ void RunReport::step(const StepResult& result, double lr) {
         folder_.log.event("sync", {{"step", progress_.at.step}, {"figures", figures}});
 }
 
-void RunReport::after_step(const StepResult& result) {
+void RunMessages::after_step(const StepResult& result) {
     if (!config_.page.empty() && result.of_all && progress_.at.step >= usage_->next_step())
         tell_usage();
     if (progress_.at.step % config_.log_every == 0) usage_->read();
     advise();
 }
 
-void RunReport::tell_usage() {
+void RunMessages::tell_usage() {
     const nlohmann::json ranks = usage_->tell(progress_.at.step, engine_.clocks(), progress_.spent);
     if (!ranks.is_null())
         folder_.log.event("utilisation", {{"step", progress_.at.step}, {"ranks", ranks}});
 }
 
 // Once, when some steps have shown how long ranks compute and how long they wait.
-void RunReport::advise() {
+void RunMessages::advise() {
     if (is_advised_ || setup_.world() == 1 || !engine_.sync().could_average()) return;
     const Clocks now = engine_.clocks();
     const double own = now.compute + now.data_wait - pace_.compute - pace_.data_wait;
@@ -117,7 +117,7 @@ void RunReport::advise() {
     if (!text.empty() && setup_.rank() == 0) log_.notice(text);
 }
 
-void RunReport::done() {
+void RunMessages::done() {
     const Position& at = progress_.at;
     std::string costs = setup_.rank() == 0 ? usage_->text() : "";
     if (const std::string money = cost_text(progress_.spent); !costs.empty() && !money.empty())
@@ -160,7 +160,7 @@ void RunReport::done() {
 
 // ---- the start ----------------------------------------------------------------------------------
 
-void RunReport::print_settings(double base_lr) const {
+void RunMessages::print_settings(double base_lr) const {
     Model& model = *engine_.model;
     const int world = setup_.world();
     const auto row = [&](const char* name, const auto&... parts) {
@@ -215,7 +215,7 @@ void RunReport::print_settings(double base_lr) const {
 }
 
 // At the start of a run from scratch on the user's own images.
-void RunReport::print_advice() const {
+void RunMessages::print_advice() const {
     if (config_.data.empty() || !config_.init.empty() || progress_.at.step > 0 ||
         config_.schedule == Schedule::kRange)
         return;
@@ -230,7 +230,7 @@ void RunReport::print_advice() const {
                   public_name(config_.data), " (src/model/README.md: where to get weights)");
 }
 
-void RunReport::print_ranks() const {
+void RunMessages::print_ranks() const {
     if (!setup_.stages_text.empty()) log_.info("  ", setup_.stages_text);
     log_.info("  network    ", engine_.sync().traffic());
     log_.info("rank  share  address                host");
@@ -250,7 +250,7 @@ void RunReport::print_ranks() const {
 }
 
 // Where shares split groups of batch norm, whose statistics differ then from one rank's.
-std::string RunReport::split_groups() const {
+std::string RunMessages::split_groups() const {
     if (config_.bn_group == 0 || !engine_.model->has_batch_norm() || !engine_.sharing.parts.empty())
         return "";
     const std::vector<double>& shares = engine_.sharing.shares;  // of ranks, or of pipelines

@@ -1,6 +1,6 @@
 // How a rank answers `trainer health`: while it joins, works, waits, and after its job has ended;
 // and what the question finds where there is no rank.
-#include "net/control/health.h"
+#include "net/control/ask_health.h"
 
 #include "src/base/clock.h"
 #include "tests/fake_rank.h"

@@ -1,4 +1,4 @@
-#include "net/control/health.h"
+#include "net/control/ask_health.h"
 
 #include "net/control/addresses.h"
 #include "net/control/connection.h"

@@ -1,4 +1,4 @@
-// run_report.h — what a run tells people and programs: the table at its start, its page, what it
+// run_messages.h — what a run tells people and programs: the table at its start, its page, what it
 // uses and costs, its last lines. Lines per step and events: run_log.h.
 #pragma once
 
@@ -12,9 +12,9 @@
 
 namespace convoy {
 
-class RunReport : RunPart {
+class RunMessages : RunPart {
  public:
-    explicit RunReport(const RunPart& run);
+    explicit RunMessages(const RunPart& run);
 
     void begin(double base_lr);  // before the first step of this process
     bool has_begun() const { return usage_.has_value(); }

@@ -1,4 +1,4 @@
-#include "src/report/html.h"
+#include "src/report/html_parts.h"
 
 #include <openssl/evp.h>
 

@@ -1,4 +1,4 @@
-// health.h — asks the rank that runs on this machine how it is (`trainer health`).
+// ask_health.h — asks the rank that runs on this machine how it is (`trainer health`).
 #pragma once
 
 #include <chrono>

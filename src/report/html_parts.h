@@ -1,4 +1,4 @@
-// html.h — pages without other files: text, tables, pictures as data.
+// html_parts.h — pages without other files: text, tables, pictures as data.
 #pragma once
 
 #include <cstdint>
