@@ -54,9 +54,12 @@ class Model {
     // only its part. params, weights: shared with another model of the same text and options.
     Model(const std::string& text, const ModelOptions& options, Backend& backend,
           std::shared_ptr<Params> params = nullptr, float* weights = nullptr);
-    // A model that shares the params and has separate activations.
-    std::unique_ptr<Model> twin() const {
-        return std::make_unique<Model>(text_, options_, backend_, params_);
+    // Models that share the params and have separate activations: of the same layers, or of others.
+    std::unique_ptr<Model> twin() const { return part(options_.stage); }
+    std::unique_ptr<Model> part(LayerRange layers) const {
+        ModelOptions options = options_;
+        options.stage = layers;
+        return std::make_unique<Model>(text_, options, backend_, params_);
     }
     // A model on `backend` that shares the weights (in host memory), but no gradients.
     std::unique_ptr<Model> replica(Backend& backend) const {

@@ -33,12 +33,8 @@ Explainer::Explainer(const TrainedModel& trained, int max_batch) : backend_(*tra
     options.plain = options.head_only = true;
     whole_ = std::make_unique<Model>(text, options, backend_);
     import_weights(read_safetensors(trained.file), *whole_, backend_, /*partial=*/false);
-    const std::shared_ptr<Params> params(std::shared_ptr<void>(), &whole_->params());
     const size_t end = end_of_maps(whole_->outline());
-    options.stage = {0, end};
-    lower_ = std::make_unique<Model>(text, options, backend_, params);
-    options.stage = {end, SIZE_MAX};
-    upper_ = std::make_unique<Model>(text, options, backend_, params);
+    lower_ = whole_->part({0, end}), upper_ = whole_->part({end});
     lower_->plan(max_batch, false);
     upper_->plan(max_batch, true);
     shape_ = whole_->outline()[end].input;

@@ -21,11 +21,8 @@ SafeTensors fit_head(const SafeTensors& weights, JobSetup& setup) {
     size_t head = whole.outline().size() - 1;
     while (head > 0 && whole.outline()[head].name.empty()) --head;
     if (head == 0) return export_weights(whole, *backend);
-    const std::shared_ptr<Params> params(std::shared_ptr<void>(), &whole.params());
-    options.stage = {0, head};
-    Model lower(setup.model_text, options, *backend, params);
-    options.stage = {head, SIZE_MAX};
-    Model upper(setup.model_text, options, *backend, params);
+    const auto lower = whole.part({0, head}), upper = whole.part({head});
+    Params& params = whole.params();
 
     // The outputs of `lower`.
     Shape shape = whole.outline()[head].input;
@@ -33,14 +30,14 @@ SafeTensors fit_head(const SafeTensors& weights, JobSetup& setup) {
     const auto most = int64_t(std::min<size_t>(5000, (256 << 20) / (row * sizeof(float))));
     LoaderOptions reading = loader_options(config, {1}, 0);
     reading.batch = shape.N = int(std::min<int64_t>(config.batch, 64));
-    for (Model* one : {&lower, &upper}) one->plan(shape.N, one == &upper);
+    lower->plan(shape.N, /*training=*/false), upper->plan(shape.N, /*training=*/true);
     Loader loader(setup.data.train, training_preprocess(config, whole.input(), whole.statistics()),
-                  reading, lend_slots(*backend, lower, 3));
+                  reading, lend_slots(*backend, *lower, 3));
     const Tensor x = backend->alloc(shape, backend->activations()),
                  floats = backend->alloc(shape, Type::kFloat32);
     std::vector<float> features, batch(shape.elems());
     std::vector<int32_t> all_labels, labels;
-    Input input(*backend, lower);
+    Input input(*backend, *lower);
     const int64_t images = std::min(most, loader.samples());
     {
         ProgressBar bar(setup.job.log, "reading the images for the last layer", uint64_t(images));
@@ -48,7 +45,7 @@ SafeTensors fit_head(const SafeTensors& weights, JobSetup& setup) {
         while (int64_t(all_labels.size()) < images && !setup.job.stop()) {
             Batch* own = loader.next();
             if (!own) break;
-            const Tensor y = lower.forward(input.take(*own), {false, {}, own->samples, {}});
+            const Tensor y = lower->forward(input.take(*own), {false, {}, own->samples, {}});
             backend->copy(floats.first(own->n), y);
             backend->download(batch.data(), floats.data, size_t(own->n) * row * sizeof(float));
             features.insert(features.end(), batch.begin(),
@@ -60,7 +57,7 @@ SafeTensors fit_head(const SafeTensors& weights, JobSetup& setup) {
     }
 
     // `upper` learns from them.
-    Optimizer optimizer(config, *params, *backend);
+    Optimizer optimizer(config, params, *backend);
     const ClassBias bias(setup.class_images, config.balance, shape.N, *backend);
     const double times = config.optimizer == OptimizerKind::kSgd ? 10 : 1;
     const double base = times * base_learning_rate(config, whole.has_batch_norm());
@@ -81,18 +78,18 @@ SafeTensors fit_head(const SafeTensors& weights, JobSetup& setup) {
         backend->copy(x.first(int(n)), floats.first(int(n)));
         StepBlock block{{}, optimizer.next(base * (1 - double(step) / double(steps)))};
         block.counters[StepCounters::kCount] = float(n);
-        backend->upload(params->block(), &block, sizeof block);
-        params->clear_grads(*backend);
+        backend->upload(params.block(), &block, sizeof block);
+        params.clear_grads(*backend);
         const Pass pass;
-        const Tensor dy = upper.dlogits(int(n));
-        const Tensor logits = upper.forward(x.first(int(n)), pass);
+        const Tensor dy = upper->dlogits(int(n));
+        const Tensor logits = upper->forward(x.first(int(n)), pass);
         backend->softmax_cross_entropy(bias.added(logits, 0, *backend), labels,
                                        float(config.label_smoothing), dy,
-                                       params->counters() + StepCounters::kLoss);
-        upper.backward(dy, pass, nobody);
+                                       params.counters() + StepCounters::kLoss);
+        upper->backward(dy, pass, nobody);
         optimizer.update();
         ++optimizer.steps_done;
-        backend->download(&block, params->block(), sizeof block);
+        backend->download(&block, params.block(), sizeof block);
         if (step >= steps - count / n) sums += sums_of(block.counters);
     }
     setup.job.log.info("the last layer trained alone for ", steps, " steps on ", count,
