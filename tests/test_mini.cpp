@@ -347,6 +347,7 @@ TEST_CASE("mini: 20 steps have the losses of the trainer; each reads the other's
         return read_file(folder / "err");
     };
     CHECK(contains(refusal(folder / "none"), "/none"));
+    CHECK(contains(refusal("''"), "--data"));
     const std::string photos = folder / "photos";
     CHECK(contains(refusal(photos + " --batch 0"), "--batch"));
     CHECK(contains(refusal(photos + " --epochs abc"), "--epochs"));
@@ -355,6 +356,7 @@ TEST_CASE("mini: 20 steps have the losses of the trainer; each reads the other's
     const std::string resume = cat(" --resume ", folder / "mini1run/step-00000020");
     CHECK(contains(refusal(photos + " --batch 8 --seed 2" + resume), "seed 2"));
     CHECK(contains(refusal(photos + " --batch 9" + resume), "batch 9"));
+    CHECK(contains(refusal(photos + " --batch 8 --epochs 4" + resume), "--epochs"));  // done
     std::filesystem::create_directory(folder / "photos/empty");
     CHECK(contains(refusal(photos + " --batch 8" + resume), "empty"));
     CHECK(contains(refusal(cat(photos, " --batch 8 --resume ", folder / "run1/step-00000020")),
@@ -385,19 +387,44 @@ TEST_CASE("mini: ranks compare the names of classes and photos, below --data") {
     CHECK(names("a") != names("b"));
 }
 
-TEST_CASE("mini: ranks that lose a neighbour name it, and the step") {
+TEST_CASE("mini: rank 0 does not wait for ever for ranks, nor for a silent stranger") {
+    const TempDir folder;
+    write_photos(folder / "photos");
+    for (const bool is_called : {false, true}) {
+        CAPTURE(is_called);
+        const uint16_t port = free_port();
+        std::future<int> rank = std::async(std::launch::async, [&] {
+            return shell(cat(mini_path(), " --wait 2 --world 2 --coord ", at(port), " --data ",
+                             folder / "photos", " >", folder / "mini0 2>&1"));
+        });
+        asio::io_context io;
+        mini::tcp::socket stranger(io);
+        if (is_called)
+            stranger = mini::call(io, {asio::ip::address_v4::loopback(), port}, /*limit=*/20);
+        CHECK(WEXITSTATUS(rank.get()) == 1);
+        const std::string said = read_file(folder / "mini0");
+        CHECK((contains(said, "--wait") && contains(said, "--coord")));
+        CHECK(contains(said, "127.0.0.1:") == is_called);
+    }
+}
+
+TEST_CASE("mini: ranks that lose a neighbour, or wait for it in vain, name it, and the step") {
+    std::string signal;
+    SUBCASE("killed") { signal = "KILL"; }
+    SUBCASE("stopped") { signal = "STOP"; }
     const TempDir folder;
     write_photos(folder / "photos");
     const auto start = [&, port = free_port()](int rank, const char* pid) {
-        return cat(mini_path(), " --data ", folder / "photos", " --batch 8 --epochs 100000 --out ",
-                   folder / "run", " --coord ", at(port), " --world 3 --rank ", rank, " >",
-                   folder / cat("mini", rank), " 2>&1 & ", pid, "=$!; ");
+        return cat(mini_path(), " --data ", folder / "photos",
+                   " --batch 8 --epochs 100000 --wait 5 --out ", folder / "run", " --coord ",
+                   at(port), " --world 3 --rank ", rank, " >", folder / cat("mini", rank),
+                   " 2>&1 & ", pid, "=$!; ");
     };
     shell(cat(start(0, "first"), start(1, "victim"), start(2, "last"),
               "for i in $(seq 600); do grep -q 'step 3' ", folder / "mini0",
-              " && break; sleep 0.1; done; kill -9 $victim; wait $first; one=$?; wait $last; "
-              "echo $one $? >",
-              folder / "ended"));
+              " && break; sleep 0.1; done; kill -", signal,
+              " $victim; wait $first; one=$?; wait $last; echo $one $? >", folder / "ended",
+              "; kill -9 $victim 2>/dev/null"));
     CHECK(read_file(folder / "ended") == "1 1\n");
     // The survivor that ends first has lost rank 1. The other one may lose that survivor.
     const std::string first = read_file(folder / "mini0"), last = read_file(folder / "mini2");
@@ -405,4 +432,5 @@ TEST_CASE("mini: ranks that lose a neighbour name it, and the step") {
     CHECK((contains(first, "rank 1, a neighbour") || contains(last, "rank 1, a neighbour")));
     for (const std::string& said : {first, last})
         CHECK((contains(said, "error: step ") && contains(said, "a neighbour, is lost")));
+    CHECK(contains(first + last, "--wait") == (signal == "STOP"));
 }

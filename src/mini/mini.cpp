@@ -16,9 +16,7 @@
 // Letters: N images, H rows, W columns, C channels of an input, K channels of an output; n h w c k
 // count along them. dy is the gradient of the loss with respect to y.
 #include <algorithm>
-#include <asio/ip/tcp.hpp>
-#include <asio/read.hpp>
-#include <asio/write.hpp>
+#include <asio.hpp>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -104,6 +102,7 @@ DataSet open_folder(const std::string& folder) {
         std::erase_if(paths, [](const fs::path& p) { return p.filename().string()[0] == '.'; });
         return paths;
     };
+    if (folder.empty()) fail("usage: ./mini --data FOLDER, and options of main() in mini.cpp");
     DataSet data;
     for (const fs::path& of_class : sorted(folder)) {
         if (!fs::is_directory(of_class)) continue;
@@ -256,10 +255,9 @@ Tensor resized(const Tensor& from, Direction direction) {
 }
 
 // As in Pillow 13, the height is resized first if it loses more than twice as many pixels.
-Tensor to_square(const Tensor& image) {
-    const bool tall = image.H > kSide && image.H - kSide > 2 * (image.W - kSide);
-    return tall ? resized(resized(image, kHeight), kWidth)
-                : resized(resized(image, kWidth), kHeight);
+Tensor to_square(const Tensor& from) {
+    const bool tall = from.H > kSide && from.H - kSide > 2 * (from.W - kSide);
+    return tall ? resized(resized(from, kHeight), kWidth) : resized(resized(from, kWidth), kHeight);
 }
 
 // Each colour gets about mean 0 and deviation 1; the constants are those of ImageNet's photos.
@@ -575,12 +573,25 @@ struct Message {
     int rank, world;
     uint64_t names;  // of classes and photos, as a hash
     Job job;
-    uint32_t address = 0;  // where this rank listens
-    uint16_t port = 0;
+    uint32_t address = 0, port = 0;  // where this rank listens
 };
 
-tcp::socket call(asio::io_context& io, const tcp::endpoint& where) {
-    for (int attempt = 0; attempt < 600; ++attempt) {  // a minute: ranks start in any order
+// Blocks until all that was begun on `io` has ended. A rank may be missing, stopped or unplugged,
+// and then would never answer. So after --wait seconds, the error says what is missing.
+void wait_for(asio::io_context& io, int limit, const auto&... what) {
+    io.restart();
+    io.run_for(std::chrono::seconds(limit));
+    if (!io.stopped()) fail(what..., ": no answer in ", limit, " s (--wait)");
+}
+auto or_fail(const std::string& what) {  // for the end of an operation on `io`
+    return [=](const asio::error_code& error, auto...) {
+        if (error) fail(what, ": ", error.message());
+    };
+}
+
+tcp::socket call(asio::io_context& io, const tcp::endpoint& where, int limit) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(limit);
+    while (std::chrono::steady_clock::now() < end) {  // ranks start in any order
         tcp::socket socket(io);
         asio::error_code error;
         if (!socket.connect(where, error)) return socket;
@@ -589,14 +600,14 @@ tcp::socket call(asio::io_context& io, const tcp::endpoint& where) {
     fail("nobody listens at ", where, "; does rank 0 run, and is --coord right?");
 }
 
-Job meet(asio::io_context& io, const std::string& coord, Message self, tcp::socket& left,
+Job meet(asio::io_context& io, const std::string& coord, int limit, Message self, tcp::socket& left,
          tcp::socket& right) {  // returns the job of rank 0
     if (self.world == 1) return self.job;
     const size_t colon = coord.rfind(':');
     if (colon == std::string::npos) fail("--coord must be HOST:PORT, not '", coord, "'");
     const tcp::endpoint first =
         *tcp::resolver(io).resolve(tcp::v4(), coord.substr(0, colon), coord.substr(colon + 1));
-    tcp::socket to_first = self.rank > 0 ? call(io, first) : tcp::socket(io);
+    tcp::socket to_first = self.rank > 0 ? call(io, first, limit) : tcp::socket(io);
     // A rank listens at the address from which it reached rank 0. The system chooses the port.
     const tcp::endpoint own = self.rank > 0 ? to_first.local_endpoint() : first;
     tcp::acceptor listener(io, {own.address(), 0});
@@ -604,16 +615,19 @@ Job meet(asio::io_context& io, const std::string& coord, Message self, tcp::sock
     Message next;
     if (self.rank > 0) {
         asio::write(to_first, asio::buffer(&self, sizeof self));
-        asio::error_code error;
-        asio::read(to_first, asio::buffer(&next, sizeof next), error);
-        if (error) fail("rank 0 refused this rank or ended; its output says why");
+        asio::async_read(to_first, asio::buffer(&next, sizeof next),
+                         or_fail("rank 0 refused this rank or ended; its output says why"));
+        wait_for(io, self.world * limit, "rank 0, which has this rank's call");
     } else {
         std::map<int, Message> messages = {{0, self}};
         std::map<int, tcp::socket> sockets;
         for (tcp::acceptor coordinator(io, first); int(messages.size()) < self.world;) {
-            tcp::socket socket = coordinator.accept();
+            tcp::socket socket(io);
+            coordinator.async_accept(socket, or_fail("--coord"));
+            wait_for(io, limit, messages.size(), " of ", self.world, " ranks have called --coord");
             Message other;
-            asio::read(socket, asio::buffer(&other, sizeof other));
+            asio::async_read(socket, asio::buffer(&other, sizeof other), or_fail("a caller"));
+            wait_for(io, limit, socket.remote_endpoint(), " has called --coord and is silent");
             if (other.world != self.world || other.names != self.names || other.rank < 1 ||
                 other.rank >= self.world || messages.contains(other.rank))
                 fail("rank ", other.rank, " has other photos, classes or --world, or called twice");
@@ -625,9 +639,10 @@ Job meet(asio::io_context& io, const std::string& coord, Message self, tcp::sock
             asio::write(socket, asio::buffer(&messages[(rank + 1) % self.world], sizeof(Message)));
         next = messages[1];
     }
-    right = call(io, {asio::ip::address_v4(next.address), next.port});
+    right = call(io, {asio::ip::address_v4(next.address), uint16_t(next.port)}, limit);
     right.set_option(tcp::no_delay(true));
-    listener.accept(left);
+    listener.async_accept(left, or_fail("the left neighbour"));
+    wait_for(io, limit, "the left neighbour has not called");
     return next.job;
 }
 
@@ -643,7 +658,7 @@ Job meet(asio::io_context& io, const std::string& coord, Message self, tcp::sock
 // chunk. In rounds 3 and 4, sums arrive and are stored. No algorithm sends less (Patarasuk and Yuan
 // 2009). A chunk is added up only once, so all ranks get the same bits, and keep the same weights.
 struct Ring {
-    const int rank, world;
+    const int rank, world, limit;
     asio::io_context& io;
     tcp::socket &left, &right;
     std::future<void> last = {};  // of the bucket that was handed over last
@@ -652,7 +667,6 @@ struct Ring {
     // The thread owns the future of the bucket before, and waits for it first. So buckets are added
     // one by one, in the same order on all ranks, while the caller computes the next one.
     void add_later(std::span<float> bucket) {
-        if (world == 1) return;
         last = std::async(std::launch::async, [this, bucket, before = std::move(last)]() mutable {
             if (before.valid()) before.get();
             add(bucket);
@@ -682,15 +696,11 @@ struct Ring {
     // Sends and receives at the same time. If all ranks sent first and received later, a chunk
     // larger than the system's buffers would block all of them for ever.
     void exchange(std::span<const float> out, std::span<float> in) {
-        const auto check = [this](int other) {
-            return [other = (other + world) % world](const asio::error_code& error, size_t) {
-                if (error) fail("rank ", other, ", a neighbour, is lost: ", error.message());
-            };
-        };
-        asio::async_write(right, asio::buffer(out.data(), out.size_bytes()), check(rank + 1));
-        asio::async_read(left, asio::buffer(in.data(), in.size_bytes()), check(rank - 1));
-        io.restart();
-        io.run();  // until both have ended
+        const auto to = text("rank ", (rank + 1) % world, ", a neighbour, is lost"),
+                   from = text("rank ", (rank + world - 1) % world, ", a neighbour, is lost");
+        asio::async_write(right, asio::buffer(out.data(), out.size_bytes()), or_fail(to));
+        asio::async_read(left, asio::buffer(in.data(), in.size_bytes()), or_fail(from));
+        wait_for(io, limit, from);
     }
 };
 
@@ -727,32 +737,25 @@ std::vector<std::string> origin(const DataSet& data, const Job& job) {
             text(R"("job":"seed )", job.seed, " batch ", job.batch, " photos ", data.names, '"')};
 }
 
-// Calls f(name, type, data, bytes) for each tensor of a file.
+// Calls f(name, type, data, bytes) for each tensor of a file. f may read or change the data.
 void for_each_tensor(Network& net, int64_t& steps, const std::string& file, const auto& f) {
     for (const Param& p : net.params) {
         const std::string C = p.is_vector() ? "" : text(',', p.C), rs = p.taps == 9 ? ",3,3" : "";
         const std::string rest = file == "model" ? C + rs : rs + C;
         const std::string type = text(R"("dtype":"F32","shape":[)", p.K, rest, ']');
-        if (file == "model")
-            f(p.name, type, net.weight(p), p.size() * 4);
-        else if (p.at < net.trainable)
+        if (file == "optim" && p.at < net.trainable)
             f("momentum/" + p.name, type, &net.velocities[p.at], p.size() * 4);
+        if (file == "optim") continue;
+        const auto place = [&](int i) {  // of weight i in the file
+            return (i / (p.taps * p.C) * p.C + i % p.C) * p.taps + i / p.C % p.taps;
+        };
+        Floats in_file(p.size());
+        for (int i = 0; i < int(p.size()); ++i) in_file[place(i)] = net.weight(p)[i];
+        f(p.name, type, in_file.data(), p.size() * 4);
+        for (int i = 0; i < int(p.size()); ++i) net.weight(p)[i] = in_file[place(i)];
     }
     for (int b = 1; file == "model" && b <= 5; ++b)
         f(text("bn", b, ".num_batches_tracked"), R"("dtype":"I64","shape":[])", &steps, 8);
-}
-
-// Changes the order of the filters' numbers from K r s C to K C r s, or back.
-void reorder_filters(Network& net, bool back) {
-    for (const Block& b : net.blocks) {
-        const int C = b.conv.C;
-        float* const w = net.weight(b.conv);
-        const Floats from(w, w + b.conv.size());
-        for (int i = 0; i < int(from.size()); ++i) {
-            const int other = (i / (9 * C) * C + i % C) * 9 + i / C % 9;  // its place in the file
-            back ? w[i] = from[other] : w[other] = from[i];
-        }
-    }
 }
 
 void save(const std::string& run, Network& net, int64_t steps, const auto& origin) {
@@ -768,7 +771,6 @@ void save(const std::string& run, Network& net, int64_t steps, const auto& origi
     for (const std::string& member : origin) card += "," + member;
     const std::string folder = text(run, "/step-", std::setw(8), std::setfill('0'), steps);
     std::filesystem::create_directories(folder + ".writing");
-    reorder_filters(net, false);
     for (const std::string file : {"model", "optim"}) {
         std::string header = card + '}', numbers;
         for_each_tensor(net, steps, file, [&](auto name, auto type, void* data, size_t bytes) {
@@ -782,7 +784,6 @@ void save(const std::string& run, Network& net, int64_t steps, const auto& origi
         out.write(reinterpret_cast<const char*>(&length), 8) << header << numbers;
         if (!out.flush()) fail(folder, " cannot be written");
     }
-    reorder_filters(net, true);
     std::filesystem::remove_all(folder), std::filesystem::rename(folder + ".writing", folder);
 }
 
@@ -809,7 +810,6 @@ int64_t load(const std::string& folder, Network& net, const auto& origin) {
             all.copy(static_cast<char*>(data), bytes, 8 + length + begin);
         });
     }
-    reorder_filters(net, true);
     return steps;
 }
 
@@ -822,17 +822,18 @@ void train(std::map<std::string, std::string>& options) {
             fail(name, " ", options[name], ": must be a number from ", least, " to ", most);
         return value;
     };
-    const int world = int(number("--world", 1)), rank = int(number("--rank", 0, world - 1));
+    const int world = int(number("--world", 1, 1e6)), rank = int(number("--rank", 0, world - 1));
+    const int wait = int(number("--wait", 1, 1e6));
     const DataSet data = open_folder(options["--data"]);
     const int64_t photos = int64_t(data.photos.size());
     const Job own{int64_t(number("--batch", 1)), int64_t(number("--epochs", 1)), number("--lr", 0),
                   uint64_t(number("--seed", 0))};
     asio::io_context io;
     tcp::socket left(io), right(io);
-    const Job job = meet(io, options["--coord"], {rank, world, data.names, own}, left, right);
+    const Job job = meet(io, options["--coord"], wait, {rank, world, data.names, own}, left, right);
     Network net(int(data.classes.size()), job.seed);
-    float start = 0;                          // the number of steps of the checkpoint
-    Ring ring{rank, world, io, left, right};  // declared last, so its threads end first
+    float start = 0;                                // the number of steps of the checkpoint
+    Ring ring{rank, world, wait, io, left, right};  // declared last, so its threads end first
     // Rank 0 reads the checkpoint. The others add zeros to its numbers, and so receive a copy.
     if (rank > 0) std::ranges::fill(net.weights, 0.0f);
     if (rank == 0 && !options["--resume"].empty())
@@ -842,6 +843,7 @@ void train(std::map<std::string, std::string>& options) {
     ring.add_later(net.velocities);
     ring.wait("before the first step");
     const int64_t per_epoch = (photos + job.batch - 1) / job.batch, steps = job.epochs * per_epoch;
+    if (start >= float(steps)) fail("all ", steps, " steps are done: give more --epochs");
     for (int64_t step = int64_t(start); step < steps; ++step) {
         const uint32_t epoch = uint32_t(step / per_epoch);
         const int64_t before = step % per_epoch * job.batch;  // photos of this epoch
@@ -876,17 +878,15 @@ void train(std::map<std::string, std::string>& options) {
     }
 }
 
-// If the process of a rank ends, its neighbours fail in exchange(), then theirs, and the job ends;
-// --resume starts it again. A rank that is stopped or unplugged sends no error: the others wait for
-// it, perhaps for ever. In ./trainer, if a rank dies or is silent for three seconds, the others
-// form a new ring and repeat the step (net/elastic.md), and it validates its model as well.
+// If a rank ends, or is stopped for longer than --wait, its neighbours fail, then theirs; --resume
+// starts the job again. In ./trainer the others go on (net/elastic.md), and it validates as well.
 }  // namespace mini
 
 int main(int argc, char** argv) try {
     std::map<std::string, std::string> options = {
         {"--data", ""},    {"--resume", ""},  {"--out", "runs/mini"}, {"--epochs", "10"},
         {"--batch", "64"}, {"--lr", "0.025"}, {"--seed", "1"},        {"--world", "1"},
-        {"--rank", "0"},   {"--coord", ""}};
+        {"--rank", "0"},   {"--coord", ""},   {"--wait", "60"}};
     for (int i = 1; i < argc; i += 2) {
         if (!options.contains(argv[i]) || i + 1 == argc)
             mini::fail(argv[i], " is no option with a value: see main() in src/mini/mini.cpp");
