@@ -105,9 +105,10 @@ int main(int argc, char** argv) {
         sigemptyset(&trace), sigaddset(&trace, SIGUSR2);
         sigprocmask(SIG_BLOCK, &trace, nullptr);
         int status = row_of(command).run(line, log, stop_signal);
-        if (const int notice = caught_notice(); notice && status == 128 + SIGTERM) {
-            log.notice("signal ", notice, " counts as SIGTERM (", SIGTERM, ")");
-            status = 128 + notice;
+        const int caught = caught_signal();
+        if (caught != SIGTERM && stop_signal() == SIGTERM && status == 128 + SIGTERM) {
+            log.notice("signal ", caught, " counts as SIGTERM (", SIGTERM, ")");
+            status = 128 + caught;
         }
         log.detail(fmt::format("took {:.2f} s of processors", double(clock()) / CLOCKS_PER_SEC));
         return with_output(status, command);

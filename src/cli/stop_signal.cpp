@@ -37,12 +37,10 @@ int stop_signal() {
         }
         return true;
     }();
-    return caught_notice() ? SIGTERM : caught_signal();
+    return is_notice(caught) ? SIGTERM : caught.load();
 }
 
 int caught_signal() { return caught; }
-
-int caught_notice() { return is_notice(caught) ? caught.load() : 0; }
 
 void end_on_signals() {
     for (int number : {SIGINT, SIGTERM}) signal(number, [](int n) { _exit(128 + n); });

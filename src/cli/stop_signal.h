@@ -6,10 +6,8 @@ namespace convoy {
 // SIGINT or SIGTERM, whichever came first, or 0. Signals are caught from the first call on; before
 // that a signal ends the process. A second signal ends it at once.
 int stop_signal();
-// The signal itself, or 0: for the exit status.
+// The signal itself, also one that only counts as SIGTERM (SIGHUP, SIGUSR1, SIGXCPU), or 0.
 int caught_signal();
-// The signal, if it only counts as SIGTERM (SIGHUP, SIGUSR1, SIGXCPU), or 0.
-int caught_notice();
 
 // The kernel drops signals to the first process of a container if it has no handler, so stopping
 // the container would take until it is killed. Commands that call stop_signal() replace this one.

@@ -296,39 +296,35 @@ dropout 0.1
 linear fc out classes
 )";
 
-const std::map<std::string, std::string>& built_in() {
-    static const std::map<std::string, std::string> all = [] {
-        std::map<std::string, std::string> all = {
-            {"tiny", tiny()},
-            {"alexnet", kAlexnet},
-            {"vgg11", vgg({1, 1, 2, 2, 2})},
-            {"vgg11_bn", vgg({1, 1, 2, 2, 2}, true)},
-            {"vgg13", vgg({2, 2, 2, 2, 2})},
-            {"vgg13_bn", vgg({2, 2, 2, 2, 2}, true)},
-            {"vgg16", vgg({2, 2, 3, 3, 3})},
-            {"vgg16_bn", vgg({2, 2, 3, 3, 3}, true)},
-            {"vgg19", vgg({2, 2, 4, 4, 4})},
-            {"vgg19_bn", vgg({2, 2, 4, 4, 4}, true)},
-            {"resnet20", resnet({3, 3, 3}, false, 16)},
-            {"resnet18", resnet({2, 2, 2, 2}, false)},
-            {"resnet34", resnet({3, 4, 6, 3}, false)},
-            {"resnet50", resnet({3, 4, 6, 3}, true)},
-            {"resnet101", resnet({3, 4, 23, 3}, true)},
-            {"resnet152", resnet({3, 8, 36, 3}, true)},
-            {"resnext50_32x4d", resnet({3, 4, 6, 3}, true, 128, 32)},
-            {"wide_resnet50_2", resnet({3, 4, 6, 3}, true, 128)},
-            {"regnet_y_400mf", regnet_y_400mf()},
-            {"squeezenet1_1", squeezenet1_1()},
-            {"densenet121", densenet({6, 12, 24, 16})},
-            {"densenet169", densenet({6, 12, 32, 32})},
-            {"googlenet", googlenet()},
-            {"convnext_tiny", convnext_tiny()},
-            {"shufflenet_v2_x1_0", shufflenet_v2_x1_0()},
-            {"shallow", kShallow},
-        };
-        all.merge(mobile_models());
-        return all;
-    }();
+const ModelTexts& built_in() {
+    static const ModelTexts all = with_mobile_models({
+        {"tiny", tiny()},
+        {"alexnet", kAlexnet},
+        {"vgg11", vgg({1, 1, 2, 2, 2})},
+        {"vgg11_bn", vgg({1, 1, 2, 2, 2}, true)},
+        {"vgg13", vgg({2, 2, 2, 2, 2})},
+        {"vgg13_bn", vgg({2, 2, 2, 2, 2}, true)},
+        {"vgg16", vgg({2, 2, 3, 3, 3})},
+        {"vgg16_bn", vgg({2, 2, 3, 3, 3}, true)},
+        {"vgg19", vgg({2, 2, 4, 4, 4})},
+        {"vgg19_bn", vgg({2, 2, 4, 4, 4}, true)},
+        {"resnet20", resnet({3, 3, 3}, false, 16)},
+        {"resnet18", resnet({2, 2, 2, 2}, false)},
+        {"resnet34", resnet({3, 4, 6, 3}, false)},
+        {"resnet50", resnet({3, 4, 6, 3}, true)},
+        {"resnet101", resnet({3, 4, 23, 3}, true)},
+        {"resnet152", resnet({3, 8, 36, 3}, true)},
+        {"resnext50_32x4d", resnet({3, 4, 6, 3}, true, 128, 32)},
+        {"wide_resnet50_2", resnet({3, 4, 6, 3}, true, 128)},
+        {"regnet_y_400mf", regnet_y_400mf()},
+        {"squeezenet1_1", squeezenet1_1()},
+        {"densenet121", densenet({6, 12, 24, 16})},
+        {"densenet169", densenet({6, 12, 32, 32})},
+        {"googlenet", googlenet()},
+        {"convnext_tiny", convnext_tiny()},
+        {"shufflenet_v2_x1_0", shufflenet_v2_x1_0()},
+        {"shallow", kShallow},
+    });
     return all;
 }
 

@@ -27,6 +27,7 @@ inline std::string excite(const std::string& at, int channels, int squeezed, con
                act, "\n    conv2d ", at, "fc2 out ", channels, " size 1\n    ", gate, "\n  end\n");
 }
 
-std::map<std::string, std::string> mobile_models();  // the texts by name
+using ModelTexts = std::map<std::string, std::string>;  // by name
+ModelTexts with_mobile_models(ModelTexts others);
 
 }  // namespace convoy

@@ -132,8 +132,8 @@ std::string mobilenet_v3(std::span<const MobileBlock> blocks, int last) {
 
 }  // namespace
 
-std::map<std::string, std::string> mobile_models() {
-    return {
+ModelTexts with_mobile_models(ModelTexts others) {
+    others.insert({
         {"mobilenet_v2", inverted_stages(kMobileV2, true)},
         {"mobilenet_v3_small", mobilenet_v3(kMobileSmall, 1024)},
         {"mobilenet_v3_large", mobilenet_v3(kMobileLarge, 1280)},
@@ -141,7 +141,8 @@ std::map<std::string, std::string> mobile_models() {
         {"efficientnet_lite0", efficientnet_lite(224, 1, 1, "0.2")},
         {"efficientnet_lite1", efficientnet_lite(240, 1, 1.1, "0.2")},
         {"efficientnet_lite2", efficientnet_lite(260, 1.1, 1.2, "0.3")},
-    };
+    });
+    return others;
 }
 
 }  // namespace convoy
