@@ -24,6 +24,10 @@ struct Bare {
 };
 }  // namespace
 
+static InputSize input_of(const std::string& name) {
+    return parse_model(model_text(name), name).input;
+}
+
 static std::string first_lines(const std::string& text, int n) {
     size_t at = 0;
     while (n-- > 0) at = text.find('\n', at) + 1;
@@ -60,7 +64,7 @@ TEST_CASE("the built-in networks have torchvision's number of parameters at 1000
         double flops = 0;
         for (const LayerLine& line : model.lines) flops += line.flops;
         CHECK(flops / 1e9 == doctest::Approx(gflop).epsilon(0.001));
-        CHECK(model_input_size(model_text(name)).H == 224);
+        CHECK(input_of(name).H == 224);
     }
     // The sums of the published files' tensors.
     for (auto [name, params, side] : {std::tuple{"efficientnet_lite0", 4'652'008u, 224},
@@ -69,7 +73,7 @@ TEST_CASE("the built-in networks have torchvision's number of parameters at 1000
         CAPTURE(name);
         const Bare model(name, 1000);
         CHECK(model.params.trained_elems() == params);
-        CHECK(model_input_size(model_text(name)).H == side);
+        CHECK(input_of(name).H == side);
         const ModelText text = parse_model(model_text(name), name);
         CHECK(text.statistics.mean[1] == doctest::Approx(127 / 255.));
         CHECK(text.statistics.std[2] == doctest::Approx(128 / 255.));
@@ -199,9 +203,8 @@ TEST_CASE("a model is a built-in name or a file, and another word lists the name
     TempDir dir;
     CHECK_THROWS_AS(model_text(dir.path().string()), Error);
     std::ofstream(dir / "net.txt") << "input 9\nflatten\nlinear fc out classes\n";
-    CHECK(model_input_size(model_text(dir / "net.txt")) == InputSize(9, 9, 0));
-    for (const std::string& name : built_in_models())
-        CHECK(model_input_size(model_text(name)).H >= 32);
+    CHECK(input_of(dir / "net.txt") == InputSize(9, 9, 0));
+    for (const std::string& name : built_in_models()) CHECK(input_of(name).H >= 32);
 }
 
 TEST_CASE("start values are torchvision's: He by fan-out, uniform by fan-in, normal 0.01") {

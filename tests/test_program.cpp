@@ -100,6 +100,7 @@ TEST_CASE("program: wrong words get exit status 1 and one sentence that names wh
     TempDir folder;
     const std::string text = folder / "README.md";
     std::ofstream(text) << "# Not weights at all, but some text\n";
+    std::ofstream(folder / "net.txt") << "input 32\nconv3d x\n";
     write_images(folder / "one/a", 3);
     write_images(folder / "empty/a", 3);
     std::filesystem::create_directories(folder / "empty/b");
@@ -112,6 +113,7 @@ TEST_CASE("program: wrong words get exit status 1 and one sentence that names wh
         {{"--data", folder / "nowhere"}, "nowhere"},
         {{"--data", folder / "one"}, "one class"},
         {{"--data", folder / "empty"}, "empty/b"},
+        {{"--model", folder / "net.txt"}, "net.txt line 2"},
         {{"--device", "cuda:999"}, "cuda:999"},
         {{"--augment", "crop,jitter=0.4:0.4"}, "0.4:0.4:0.4:0.1"},
         {{"--sync", "async", "--wire", "bf16"}, "--sync async"},

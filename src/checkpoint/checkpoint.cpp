@@ -311,7 +311,8 @@ std::map<std::string, std::string> settings_beside(const std::string& model_file
 
 std::string find_model_file(const std::string& path, Log& log) {
     if (path.empty()) fail("give --from: a run folder, a checkpoint or a .safetensors file");
-    if (!fs::exists(path)) fail("--from: there is no file or folder ", path, "; check the path");
+    if (!fs::exists(path)) fail("there is no file or folder ", path, "; check the path");
+    if (path.ends_with(".onnx")) fail(path, " is for other programs: give the run it is from");
     const fs::path folder = pointed(path);
     const bool is_file = !fs::is_directory(folder);
     if (const fs::path file = is_file ? folder : folder / kFiles[0]; fs::exists(file)) {
@@ -326,7 +327,7 @@ std::string find_model_file(const std::string& path, Log& log) {
     };
     return first_valid(
         {pointed(folder / "best"), pointed(folder / "latest")}, folder, whole_file, log,
-        cat("--from: ", path, " holds no model; a run folder has one after its first checkpoint"));
+        cat(path, " holds no model; a run folder has one after its first checkpoint"));
 }
 
 }  // namespace convoy

@@ -55,7 +55,8 @@ Diagnosis processors(const Config& config) {
     const std::string flags = line_of("/proc/cpuinfo", "flags");
     std::string text = cat(name.empty() ? "" : printable(name) + "; ",
                            make_backend("cpu", {.threads = config.threads})->description(),
-                           flags.find(" amx_bf16") != flags.npos      ? "; AMX"
+                           flags.empty()                              ? ""  // no /proc, or not x86
+                           : flags.find(" amx_bf16") != flags.npos    ? "; AMX"
                            : flags.find(" avx512_bf16") != flags.npos ? "; BF16, no AMX"
                                                                       : "; no AMX");
     if (const int cores = available_cores(); cores < cpus)

@@ -1,4 +1,5 @@
 // command_eval.cpp — eval: loss and accuracy of a trained model on a data set.
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "data/loader.h"
@@ -99,6 +100,8 @@ int eval_in_job(JobSession& job) {
     if (reports && quality.pairs.empty())
         fail("--report and --min-recall work with up to ", Quality::kMostClasses,
              " classes, and the model has ", trained.card.classes.size(), ": leave them out");
+    if (job.rank() == 0 && std::filesystem::is_regular_file(config.report))
+        fail("--report ", config.report, " is a file: give a folder");
     const auto watch = [&](const Batch& batch, Tensor logits) {
         quality.add(batch, logits, *trained.backend);
     };

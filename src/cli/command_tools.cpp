@@ -11,6 +11,7 @@
 #include "src/checkpoint/torch_file.h"
 #include "src/checkpoint/weights.h"
 #include "src/cli/commands.h"
+#include "src/model/model_text.h"
 #include "src/session/device_choice.h"
 #include "src/session/job_setup.h"
 
@@ -96,7 +97,7 @@ int command_models(const CommandLine& line, Log& log, const Stop&) {
     Table table(line.config.json);
     for (const std::string& name : built_in_models())
         table.row({{"model", name, "model", "{:<18}"},
-                   {"input", input_size_text(model_input_size(model_text(name))), "input"}});
+                   {"input", input_size_text(parse_model(model_text(name), name).input), "input"}});
     log.info(
         "\n`trainer models NAME` prints the text of a network, as a start for your own --model "
         "FILE.");

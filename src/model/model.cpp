@@ -126,6 +126,4 @@ std::string Model::table() const {
     return text;
 }
 
-InputSize model_input_size(const std::string& text) { return parse_model(text, "model").input; }
-
 }  // namespace convoy

@@ -124,7 +124,5 @@ class Model {
 // The text of a built-in model, or of the file `name`. Throws Error with a list of the names.
 std::string model_text(const std::string& name);
 std::vector<std::string> built_in_models();
-// The input size in the text ("input 224"); channels are 0 if the text has none.
-InputSize model_input_size(const std::string& text);
 
 }  // namespace convoy

@@ -142,9 +142,10 @@ static void decide(JobSetup& setup) {
         if (!config.init.empty() && config.model == Config().model) check_init(config);
         setup.model_text = model_text(config.model);
     }
-    if (config.size.H == 0) config.size = model_input_size(setup.model_text);
-    const std::vector<LayerText> layers = parse_model(setup.model_text, config.model).layers;
-    const bool whitens = !layers.empty() && layers.front().init == LayerText::InitRule::kWhiten;
+    const ModelText model = parse_model(setup.model_text, config.model);
+    if (config.size.H == 0) config.size = model.input;
+    const bool whitens =
+        !model.layers.empty() && model.layers.front().init == LayerText::InitRule::kWhiten;
     setup.fresh = !setup.resumed && config.init.empty() && !whitens;
     // These throw where they would do so later.
     (void)training_preprocess(config, config.size), (void)parse_shuffle(config.shuffle);
@@ -224,6 +225,9 @@ static void open_set(JobSetup& setup) {
     options.stop = setup.job.stop, options.streams = true;
     setup.data = open_data(options, setup.job.log);
     const Config& config = setup.config;
+    const auto& given = setup.job.line.given;
+    if (given.contains("settings") && config.data.empty() && !given.contains("generated"))
+        setup.job.log.notice("--settings without --data: the images are generated shapes");
     if (setup.data.is_stream && (parse_shuffle(config.shuffle) == 0 || config.balance ||
                                  (setup.job.world() > 1 && config.shards != ShardMode::kMine)))
         fail("--data ", config.data, " is a stream, whose images are not here yet: it needs ",

@@ -13,7 +13,10 @@ PANELS = {"loss": "loss", "top1": "top1", "lr": "learning rate", "gradient_norm"
 if len(sys.argv) < 2:
     sys.exit("usage: tools/recipes/curves.py RUN... >curves.svg")
 runs, shapes, left = sys.argv[1:], [], 50
-logs = [[json.loads(line) for line in open(os.path.join(run, "log.jsonl"))] for run in runs]
+try:
+    logs = [[json.loads(line) for line in open(os.path.join(run, "log.jsonl"))] for run in runs]
+except (OSError, ValueError) as error:
+    sys.exit(f"no log of a run: {error}")
 for key, title in PANELS.items():
     lines = [([(e["step"], e[key]) for e in log if e.get("event") == kind and e.get(key) is not None], colour, dash)
              for log, colour in zip(logs, COLOURS) for kind, dash in (("step", "none"), ("val", "5 3"))]
