@@ -114,6 +114,19 @@ struct StepState {
     int64_t first_bad = -1;      // index of the first number that is not finite, or -1
 };
 
+// Floats [begin, end) of the arenas, whose params have these factors.
+struct Segment {
+    size_t begin, end;
+    float weight_decay = 0;
+    float rate = 1;  // of the learning rate
+};
+// The segments of the arenas that an op updates, in ascending order, and the place of the slice's
+// first float in the arenas. The list is in host memory.
+struct Segments {
+    std::span<const Segment> list;
+    size_t first = 0;
+};
+
 // Ops recorded after Backend::record(). Must be destroyed before its backend.
 class Recording {
  public:
@@ -333,15 +346,16 @@ class Backend {
     virtual void clip(const float* squares, float limit, StepState* step) = 0;
     // SGD as in PyTorch: g' = scale·clip·g + weight_decay·w; v = momentum·v + g'
     //   w −= lr·(nesterov ? g' + momentum·v : v)     One pass: reads w, g, v, writes w, v.
-    // lr is step->lr · rate, also in adamw(). v starts as 0, so v = g' at the first step.
-    virtual void sgd(float* w, const float* g, float* v, size_t n, const StepState* step,
-                     float momentum, float weight_decay, bool nesterov, float rate = 1) = 0;
+    // lr is step->lr · rate, also in adamw(). v starts as 0, so v = g' at the first step. Floats
+    // outside of the segments stay as they are. A GPU updates all segments in one launch.
+    virtual void sgd(float* w, const float* g, float* v, size_t n, const Segments& segments,
+                     const StepState* step, float momentum, bool nesterov) = 0;
     // AdamW (Loshchilov, Hutter 2019) as in PyTorch:
     //   w −= lr·weight_decay·w; g' = scale·clip·g; m = β1·m + (1−β1)·g'; v = β2·v + (1−β2)·g'²
     //   w −= lr · (m/bias1) / (√(v/bias2) + eps)
     virtual void adamw(float* w, const float* g, float* m, float* v, size_t n,
-                       const StepState* step, float beta1, float beta2, float eps,
-                       float weight_decay, float rate = 1) = 0;
+                       const Segments& segments, const StepState* step, float beta1, float beta2,
+                       float eps) = 0;
     // mean += step->part·(w − mean): a moving average of weights.
     virtual void average(float* mean, const float* w, size_t n, const StepState* step) = 0;
     // w = (1−part)·w + part·scale·sums: running statistics from their sums over images.
