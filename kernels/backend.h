@@ -23,6 +23,7 @@
 #include <string>
 
 #include "kernels/tensor.h"
+#include "src/base/input_size.h"
 
 namespace convoy {
 
@@ -120,8 +121,7 @@ struct Segment {
     float weight_decay = 0;
     float rate = 1;  // of the learning rate
 };
-// The segments of the arenas that an op updates, in ascending order, and the place of the slice's
-// first float in the arenas. The list is in host memory.
+// What an op updates of a slice of the arenas that begins at float `first`: ascending, on the host.
 struct Segments {
     std::span<const Segment> list;
     size_t first = 0;
@@ -167,6 +167,10 @@ class Backend {
     // `host` must not change. Does nothing if to_device() copies nothing.
     virtual void start_upload(const float*, float*, size_t) {}
     virtual void wait_upload() {}
+    // x[n,h,w,c] = pixels[n,h,w,c] · scale(c) + bias(c), for a device that has its own memory.
+    virtual void normalise(const uint8_t*, const InputStatistics&, Tensor) {
+        fail("device ", name(), " cannot normalise");
+    }
 
     virtual void upload(void* device, const void* host, size_t bytes) = 0;  // host may change after
     virtual void download(void* host, const void* device, size_t bytes) = 0;  // blocks
