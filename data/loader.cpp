@@ -29,6 +29,7 @@ Loader::Loader(SourcePtr source, const Preprocess& how, LoaderOptions options,
     for (size_t i = 0; i < slots.size(); ++i) {
         Batch& batch = slots_[i].batch;
         batch.x = slots[i];
+        batch.bytes = options_.bytes && !how_.changes.to_floats();
         batch.labels.reserve(most + 1), batch.samples.reserve(most + 1);
         batch.positions.reserve(most + 1);
         slots_[i].good.reserve(most + 1);
@@ -251,6 +252,9 @@ void Loader::make_row(ImageBuffers& buffers, Slot& slot, size_t row) {
     const Crop crop = input_crop(decoder.H(), decoder.W(), how_, epoch_, sample);
     decoder.read(crop, image);
     const bool own = int(row) < slot.batch.wanted;
+    if (slot.batch.bytes)
+        return input_row(image, how_, epoch_, sample, buffers.row,
+                         reinterpret_cast<uint8_t*>(slot.batch.slot()) + row * how_.size.elems());
     float* out = own ? slot.batch.x + row * how_.size.elems() : slot.partner.data();
     input_row(image, how_, epoch_, sample, buffers.row, out);
 }
@@ -289,11 +293,11 @@ void Loader::finish(Slot& slot) {
         items.resize(n);
     };
     if (options_.pixels) {
-        const size_t row_elems = how_.size.elems();
-        float* to = batch.x;
-        for (size_t row = 0; row < slot.good.size(); ++row) {
-            const float* from = batch.x + row * row_elems;
-            if (slot.good[row]) to = from == to ? to + row_elems : std::copy_n(from, row_elems, to);
+        const size_t row_bytes = how_.size.elems() * batch.elem_bytes();
+        char *to = batch.slot(), *from = to;
+        for (const char good : slot.good) {
+            if (good) to = from == to ? to + row_bytes : std::copy_n(from, row_bytes, to);
+            from += row_bytes;
         }
     }
     keep_good(batch.labels), keep_good(batch.samples), keep_good(batch.positions);

@@ -22,6 +22,7 @@ namespace convoy {
 // One rank's part of one step. Valid until release().
 struct Batch {
     float* x = nullptr;              // n rows of H·W·C floats: the slot
+    bool bytes = false;              // x has bytes instead: pixels, not normalised
     int n = 0;                       // images in it; fewer than `wanted` if files did not decode
     int wanted = 0;                  // this rank's share of the step, may be 0
     std::vector<int32_t> labels;     // n
@@ -33,6 +34,9 @@ struct Batch {
     // If images are mixed (policy.h): n labels of the partners, and the weights of `labels`.
     std::vector<int32_t> second_labels;
     std::vector<float> first_parts;
+
+    size_t elem_bytes() const { return bytes ? 1 : sizeof(float); }
+    char* slot() const { return reinterpret_cast<char*>(x); }
 };
 
 struct LoaderOptions {
@@ -41,7 +45,8 @@ struct LoaderOptions {
     int rank = 0;
     int threads = 1;       // decode threads
     bool training = true;  // permuted and augmented; else in order, for_validation()
-    bool pixels = true;    // false: no image is read, all count as good, and x does not change
+    bool bytes = false;  // rows are bytes, unless changes need floats: for a device that normalises
+    bool pixels = true;  // false: no image is read, all count as good, and x does not change
     std::vector<int64_t> parts = {};  // samples per rank, if ranks have different ones; else empty
     uint64_t window = 0;  // of the order in training (order.h); 0: one permutation of all
     std::vector<Track*> tracks = {};  // of the threads, or none

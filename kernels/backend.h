@@ -23,6 +23,7 @@
 #include <string>
 
 #include "kernels/tensor.h"
+#include "src/base/input_size.h"
 
 namespace convoy {
 
@@ -114,6 +115,18 @@ struct StepState {
     int64_t first_bad = -1;      // index of the first number that is not finite, or -1
 };
 
+// Floats [begin, end) of the arenas, whose params have these factors.
+struct Segment {
+    size_t begin, end;
+    float weight_decay = 0;
+    float rate = 1;  // of the learning rate
+};
+// What an op updates of a slice of the arenas that begins at float `first`: ascending, on the host.
+struct Segments {
+    std::span<const Segment> list;
+    size_t first = 0;
+};
+
 // Ops recorded after Backend::record(). Must be destroyed before its backend.
 class Recording {
  public:
@@ -154,6 +167,10 @@ class Backend {
     // `host` must not change. Does nothing if to_device() copies nothing.
     virtual void start_upload(const float*, float*, size_t) {}
     virtual void wait_upload() {}
+    // x[n,h,w,c] = pixels[n,h,w,c] · scale(c) + bias(c), for a device that has its own memory.
+    virtual void normalise(const uint8_t*, const InputStatistics&, Tensor) {
+        fail("device ", name(), " cannot normalise");
+    }
 
     virtual void upload(void* device, const void* host, size_t bytes) = 0;  // host may change after
     virtual void download(void* host, const void* device, size_t bytes) = 0;  // blocks
@@ -333,15 +350,16 @@ class Backend {
     virtual void clip(const float* squares, float limit, StepState* step) = 0;
     // SGD as in PyTorch: g' = scale·clip·g + weight_decay·w; v = momentum·v + g'
     //   w −= lr·(nesterov ? g' + momentum·v : v)     One pass: reads w, g, v, writes w, v.
-    // lr is step->lr · rate, also in adamw(). v starts as 0, so v = g' at the first step.
-    virtual void sgd(float* w, const float* g, float* v, size_t n, const StepState* step,
-                     float momentum, float weight_decay, bool nesterov, float rate = 1) = 0;
+    // lr is step->lr · rate, also in adamw(). v starts as 0, so v = g' at the first step. Floats
+    // outside of the segments stay as they are. A GPU updates all segments in one launch.
+    virtual void sgd(float* w, const float* g, float* v, size_t n, const Segments& segments,
+                     const StepState* step, float momentum, bool nesterov) = 0;
     // AdamW (Loshchilov, Hutter 2019) as in PyTorch:
     //   w −= lr·weight_decay·w; g' = scale·clip·g; m = β1·m + (1−β1)·g'; v = β2·v + (1−β2)·g'²
     //   w −= lr · (m/bias1) / (√(v/bias2) + eps)
     virtual void adamw(float* w, const float* g, float* m, float* v, size_t n,
-                       const StepState* step, float beta1, float beta2, float eps,
-                       float weight_decay, float rate = 1) = 0;
+                       const Segments& segments, const StepState* step, float beta1, float beta2,
+                       float eps) = 0;
     // mean += step->part·(w − mean): a moving average of weights.
     virtual void average(float* mean, const float* w, size_t n, const StepState* step) = 0;
     // w = (1−part)·w + part·scale·sums: running statistics from their sums over images.

@@ -262,6 +262,33 @@ TEST_CASE("dropout keeps exactly what the draws of Random say, for each sample b
     in_both(check_dropout, 3);
 }
 
+TEST_CASE("normalise makes of bytes what the loader makes of pixels, and writes nothing else") {
+    const auto backend = make_backend(kernel_device(), {.precision = Precision::kBf16});
+    const InputStatistics statistics;
+    for (const Shape shape : {Shape{1, 1, 1, 3}, {3, 5, 7, 3}, {2, 5, 7, 1}, {2, 200, 300, 3}}) {
+        const size_t n = shape.elems();
+        std::vector<uint8_t> pixels(n);
+        for (size_t i = 0; i < n; ++i) pixels[i] = uint8_t(i * 37);
+        std::vector<float> want(n), got(n + 1);
+        for (size_t i = 0; i < n; ++i) {
+            const int c = int(i) % shape.C;
+            want[i] = float(pixels[i]) * statistics.scale(c) + statistics.bias(c);
+        }
+        auto* there = reinterpret_cast<uint8_t*>(backend->alloc(n));
+        const Tensor x(backend->alloc(n + 1), shape), half = backend->alloc(shape, Type::kBfloat16);
+        backend->upload(there, pixels.data(), n);
+        backend->normalise(there, statistics, x);
+        backend->download(got.data(), x.data, (n + 1) * sizeof(float));
+        CHECK(got.back() == 0);
+        got.pop_back();
+        CHECK_CLOSE(got, want, 1e-6);
+        backend->normalise(there, statistics, half);
+        backend->copy(x, half);
+        backend->download(got.data(), x.data, n * sizeof(float));
+        CHECK_CLOSE(got, want, 2.7 / 256);
+    }
+}
+
 TEST_CASE("elementwise ops refuse shapes that do not fit") {
     auto backend = each_backend();
     float data[8] = {};

@@ -193,6 +193,33 @@ TEST_CASE("bad images are left out, counted once each, named once, and the rest 
     CHECK(rig->take_bad_reasons().empty());
 }
 
+TEST_CASE(
+    "rows of bytes are the same rows before they are normalised, unless a change needs floats") {
+    const auto source = std::make_shared<FaultySource>(12, std::set<size_t>{0, 5, 6, 11});
+    for (const double erase : {0.0, 0.5})
+        for (const char* jitter : {"", "0.4"}) {
+            Preprocess how = small();
+            how.changes.erase = erase, how.changes.jitter = parse_jitter(jitter);
+            LoaderOptions in_bytes = options(6, 3);
+            in_bytes.bytes = true;
+            Rig rig(source, in_bytes, 2, how);
+            rig->start(0, 0);
+            while (Batch* batch = rig->next()) {
+                REQUIRE(batch->bytes == (erase == 0));
+                for (size_t i = 0; i < batch->samples.size(); ++i) {
+                    std::vector<float> row(kRow);
+                    for (size_t e = 0; e < kRow; ++e)
+                        row[e] = batch->bytes ? float(uint8_t(batch->slot()[i * kRow + e])) *
+                                                        how.scale(e % 3) +
+                                                    how.bias(e % 3)
+                                              : batch->x[i * kRow + e];
+                    CHECK_CLOSE(row, expected_row(*source, batch->samples[i], 0, true, how), 1e-6);
+                }
+                rig->release(batch);
+            }
+        }
+}
+
 TEST_CASE("a batch of bad images alone is handed over empty, and the epoch goes on") {
     const auto source = std::make_shared<FaultySource>(6, std::set<size_t>{0, 1});
     Rig rig(source, options(2, 2, false));

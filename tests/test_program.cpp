@@ -834,6 +834,12 @@ TEST_CASE("program: evaluation over several ranks counts every image once, on an
         CHECK(all["correct"] == one["correct"]);
         CHECK(all["loss"].get<double>() == doctest::Approx(one["loss"].get<double>()));
     }
+    const auto with_views = [&](const std::string& device) {
+        return json::parse(output_of(
+            {"eval", "--device", device, "--tta", "shift", "--from", run, "--json"}))["loss"];
+    };
+    CHECK(with_views(kernel_device()).get<double>() ==
+          doctest::Approx(with_views("cpu").get<double>()));
 }
 
 TEST_CASE("program: tiny trains on the CUDA kernels to the losses of the CPU, and is used there" *
@@ -862,7 +868,9 @@ TEST_CASE(
     const auto bench = [](const Words& more) {
         return output_of(typed("bench train --size 16 --batch 2 --steps 1 --threads 1") + more);
     };
-    CHECK(json::parse(bench({"--device", kernel_device(), "--json"}))["graph"] == true);
+    const json on_device = json::parse(bench({"--device", kernel_device(), "--json"}));
+    CHECK(on_device["graph"] == true);
+    CHECK(on_device["upload_gb_per_second"] > 0);
     CHECK(json::parse(bench(
               {"--device", kernel_device(), "--json", "CONVOY_GRAPH=off"}))["graph"] == false);
     const std::string output = bench({"--device", "cpu", "CONVOY_GRAPH=on"});

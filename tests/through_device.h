@@ -189,17 +189,17 @@ class ThroughDevice final : public Backend {
         Call c(*this);
         device_->clip(c.in(squares, 1), limit, c.out(step, 1));
     }
-    void sgd(float* w, const float* g, float* v, size_t n, const StepState* step, float momentum,
-             float weight_decay, bool nesterov, float rate) override {
+    void sgd(float* w, const float* g, float* v, size_t n, const Segments& segments,
+             const StepState* step, float momentum, bool nesterov) override {
         Call c(*this);
-        device_->sgd(c.out(w, n), c.in(g, n), c.out(v, n), n, c.in(step, 1), momentum, weight_decay,
-                     nesterov, rate);
+        device_->sgd(c.out(w, n), c.in(g, n), c.out(v, n), n, segments, c.in(step, 1), momentum,
+                     nesterov);
     }
-    void adamw(float* w, const float* g, float* m, float* v, size_t n, const StepState* step,
-               float beta1, float beta2, float eps, float weight_decay, float rate) override {
+    void adamw(float* w, const float* g, float* m, float* v, size_t n, const Segments& segments,
+               const StepState* step, float beta1, float beta2, float eps) override {
         Call c(*this);
-        device_->adamw(c.out(w, n), c.in(g, n), c.out(m, n), c.out(v, n), n, c.in(step, 1), beta1,
-                       beta2, eps, weight_decay, rate);
+        device_->adamw(c.out(w, n), c.in(g, n), c.out(m, n), c.out(v, n), n, segments,
+                       c.in(step, 1), beta1, beta2, eps);
     }
     void average(float* mean, const float* w, size_t n, const StepState* step) override {
         Call c(*this);

@@ -73,8 +73,11 @@ Resizing input_resizing(int H, int W, const Preprocess& how, uint32_t epoch, uin
     return {int(out_H), int(out_W), {centre(out_H, h), centre(out_W, w), h, w}, false};
 }
 
-static void change(Image& image, const Preprocess& how, uint32_t epoch, uint64_t sample,
-                   RowBuffers& buffers) {
+// The resized and changed part in buffers.image. Overwrites size.elems() floats.
+static void make_pixels(const Image& part, const Preprocess& how, uint32_t epoch, uint64_t sample,
+                        RowBuffers& buffers, float* floats) {
+    Image& image = buffers.image;
+    buffers.resizer.run(part, input_resizing(part.H, part.W, how, epoch, sample), floats, image);
     const auto random = [&](Purpose purpose) { return Random(how.seed, epoch, sample, purpose); };
     if (const int reach = how.changes.translate; reach > 0) {
         Random draws = random(kTranslate);
@@ -92,18 +95,24 @@ void input_row(const Image& part, const Preprocess& how, uint32_t epoch, uint64_
                RowBuffers& buffers, float* row) {
     const float scale[] = {how.scale(0), how.scale(1), how.scale(2)};
     const float bias[] = {how.bias(0), how.bias(1), how.bias(2)};
-    const Resizing resizing = input_resizing(part.H, part.W, how, epoch, sample);
     const auto [H, W, C] = how.size;
     if (how.changes.to_bytes()) {
-        buffers.resizer.run(part, resizing, row, buffers.image);
-        change(buffers.image, how, epoch, sample, buffers);
+        make_pixels(part, how, epoch, sample, buffers, row);
         normalise_pixels(buffers.image, scale, bias, row);
     } else {
+        const Resizing resizing = input_resizing(part.H, part.W, how, epoch, sample);
         buffers.resizer.run(part, resizing, scale, bias, row);
     }
     const Crop out = erased_part(H, W, how.changes.erase, Random(how.seed, epoch, sample, kErase));
     for (int h = out.top; h < out.top + out.H; ++h)
         std::fill_n(row + size_t((h * W + out.left) * C), size_t(out.W * C), 0.0f);
+}
+
+void input_row(const Image& part, const Preprocess& how, uint32_t epoch, uint64_t sample,
+               RowBuffers& buffers, uint8_t* row) {
+    buffers.floats.resize(how.size.elems());
+    make_pixels(part, how, epoch, sample, buffers, buffers.floats.data());
+    std::ranges::copy(buffers.image.pixels, row);
 }
 
 }  // namespace convoy

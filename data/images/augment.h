@@ -34,6 +34,7 @@ struct Changes {
 
     // Whether a change works on bytes, between resizing and normalising.
     bool to_bytes() const;
+    bool to_floats() const { return erase > 0 || mix(); }  // after normalising
     bool mix() const { return mixup > 0 || cutmix > 0; }
 };
 
@@ -45,10 +46,6 @@ struct Preprocess : InputStatistics {
 
     explicit Preprocess(InputSize input = 64, const InputStatistics& statistics = {})
         : InputStatistics(statistics.of_channels(input.C)), size(input) {}
-
-    // A pixel from 0 to 255 becomes pixel · scale(c) + bias(c): over 255, minus mean, over std.
-    float scale(int c) const { return 1 / (255 * std[size_t(c)]); }
-    float bias(int c) const { return -mean[size_t(c)] / std[size_t(c)]; }
 
     // The same without random changes: whole images if training uses them, else centre crops.
     Preprocess for_validation() const;
@@ -69,6 +66,7 @@ struct RowBuffers {
     Resizer resizer = {};
     Image image = {}, spare = {};
     std::vector<PixelStep> steps = {};
+    std::vector<float> floats = {};
 };
 // The same for a thread that reads, decodes and resizes images.
 struct ImageBuffers {
@@ -83,5 +81,8 @@ struct ImageBuffers {
 // Resizes, changes and normalises the part, but does not mix. Writes size.elems() floats to `row`.
 void input_row(const Image& part, const Preprocess& how, uint32_t epoch, uint64_t sample,
                RowBuffers& buffers, float* row);
+// The same without normalising, for changes that are not to_floats().
+void input_row(const Image& part, const Preprocess& how, uint32_t epoch, uint64_t sample,
+               RowBuffers& buffers, uint8_t* row);
 
 }  // namespace convoy

@@ -32,13 +32,29 @@ static int64_t first_nonfinite(const float* x, size_t n, ThreadPool& pool) {
     return first < n ? int64_t(first) : -1;
 }
 
-void CpuBackend::sgd(float* w, const float* g, float* v, size_t n, const StepState* step,
-                     float momentum, float weight_decay, bool nesterov, float rate) {
-    const float scale = step->scale * step->clip, lr = step->lr * rate;
+// Calls update(segment, begin, end) for ranges of n floats that are in a segment.
+template <class Update>
+static void for_segments(const Segments& segments, size_t n, ThreadPool& pool,
+                         const Update& update) {
+    const auto place = [&](size_t i) {
+        return std::min(std::max(i, segments.first) - segments.first, n);
+    };
+    for (const Segment& segment : segments.list) {
+        const size_t first = place(segment.begin);
+        pool.for_ranges(place(segment.end) - first, kGrain, [&](size_t begin, size_t end) {
+            update(segment, first + begin, first + end);
+        });
+    }
+}
+
+void CpuBackend::sgd(float* w, const float* g, float* v, size_t n, const Segments& segments,
+                     const StepState* step, float momentum, bool nesterov) {
+    const float scale = step->scale * step->clip;
     if (step->scale == 0) return;
     // Both forms are w −= lr·(a·g' + b·v).
     const float a = nesterov ? 1.0f : 0.0f, b = nesterov ? momentum : 1.0f;
-    cpu_.pool.for_ranges(n, kGrain, [&](size_t begin, size_t end) {
+    for_segments(segments, n, cpu_.pool, [&](const Segment& segment, size_t begin, size_t end) {
+        const float lr = step->lr * segment.rate, weight_decay = segment.weight_decay;
 #pragma GCC ivdep
         for (size_t i = begin; i < end; ++i) {
             const float grad = scale * g[i] + weight_decay * w[i];
@@ -49,13 +65,13 @@ void CpuBackend::sgd(float* w, const float* g, float* v, size_t n, const StepSta
 }
 
 void CpuBackend::adamw(float* w, const float* g, float* m, float* v, size_t n,
-                       const StepState* step, float beta1, float beta2, float eps,
-                       float weight_decay, float rate) {
-    const float scale = step->scale * step->clip, lr = step->lr * rate;
-    const float keep = 1 - lr * weight_decay, pace = lr / step->bias1;
-    const float root = 1 / std::sqrt(step->bias2);
+                       const Segments& segments, const StepState* step, float beta1, float beta2,
+                       float eps) {
+    const float scale = step->scale * step->clip, root = 1 / std::sqrt(step->bias2);
     if (step->scale == 0) return;
-    cpu_.pool.for_ranges(n, kGrain, [&](size_t begin, size_t end) {
+    for_segments(segments, n, cpu_.pool, [&](const Segment& segment, size_t begin, size_t end) {
+        const float lr = step->lr * segment.rate;
+        const float keep = 1 - lr * segment.weight_decay, pace = lr / step->bias1;
 #pragma GCC ivdep
         for (size_t i = begin; i < end; ++i) {
             const float grad = scale * g[i];

@@ -37,6 +37,7 @@ class CudaBackend final : public Backend {
     const float* to_device(const float* host, float* device, size_t elems) override;
     void start_upload(const float* host, float* device, size_t elems) override;
     void wait_upload() override;
+    void normalise(const uint8_t* pixels, const InputStatistics& statistics, Tensor x) override;
     void upload(void* device, const void* host, size_t bytes) override;
     void download(void* host, const void* device, size_t bytes) override;
     void copy(float* to, const float* from, size_t elems) override;

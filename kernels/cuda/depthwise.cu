@@ -5,27 +5,24 @@
 //   grad_x   dx[nhw,c] = Σ dy[npq,c]·w[c,rs] over the windows that contain the pixel; masked
 //   grad_w   dw[c,rs] += Σ_npq dy[npq,c]·x[…,c]
 //
-//   grid     forward, grad_x: a thread for 16 bytes of channels of a pixel, or for one channel if
-//            they do not fill 16 bytes, in loops as wide as the grid. grad_w: a block of 32
-//            channels × 8 rows for each tap and part of the rows npq; the sums of the parts are
-//            added by column_sums.cu.
-//   shared   8·32 floats, in grad_w
+//   grid     a thread for 16 bytes of channels of a pixel, or for one channel if they do not fill
+//            16 bytes. forward, grad_x: in loops as wide as the grid. grad_w: blocks of 256 threads
+//            (moments.cuh) for each tap and part of the rows npq; the sums of the parts are added
+//            by column_sums.cu.
 //   w        by tap, so that 16 bytes of channels are neighbours (conv2d.cu reorders it)
 //   bytes    4 a number, 2 where they are bf16: x read about once (windows overlap in the cache), y
 //            written once; grad_w reads both once for each tap, mostly from the cache. Bound by
 //            memory.
 //   order    rows, then columns of the window; grad_w: each thread its rows in order, then
-//            the 8, then the parts. The same bits on every run.
+//            the threads, then the parts. The same bits on every run.
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/elements.h"
+#include "kernels/cuda/moments.cuh"
 #include "kernels/cuda/pixel.cuh"
 #include "kernels/shapes.h"
 
 namespace convoy::CONVOY_DEVICE {
 
 namespace {
-
-constexpr int kChannels = 32, kDepthRows = 8;
 
 // sum[e] += x[e]·w[e]
 template <class T, int kWide>
@@ -83,28 +80,26 @@ __global__ void grad_x_kernel(const T* __restrict__ dy, Shape ys, const T* __res
     }
 }
 
-// parts[part][c·taps + tap] of channels blockIdx.x·32 …, tap blockIdx.y, part blockIdx.z.
-template <class T>
+// parts[part][c·taps + tap] of tap blockIdx.y, part blockIdx.z.
+template <class T, int kWide>
 __global__ void grad_w_kernel(const T* __restrict__ x, Shape xs, const T* __restrict__ dy,
                               Pixels pixels, Window window, float* parts) {
-    __shared__ float sums[kDepthRows][kChannels];
-    const int c = blockIdx.x * kChannels + threadIdx.x, tap = blockIdx.y, taps = gridDim.y;
+    const int c = first_channel<kWide>(), tap = blockIdx.y, taps = gridDim.y;
+    const int r = tap / window.size_w, s = tap - r * window.size_w;
     const int64_t rows = int64_t(pixels.count);
     const int64_t begin = rows * blockIdx.z / gridDim.z, end = rows * (blockIdx.z + 1) / gridDim.z;
-    float sum = 0;
-    for (int64_t row = begin + threadIdx.y; row < end && c < xs.C; row += kDepthRows) {
+    float sums[kWide] = {};
+    for (int64_t row = begin + threadIdx.y; row < end && c < xs.C; row += blockDim.y) {
         const Pixel at = pixels[size_t(row)];
-        const int r = tap / window.size_w, s = tap % window.size_w;
         const int h = at.h * window.stride_h - window.pad_h + r * window.dilation_h;
         const int v = at.w * window.stride_w - window.pad_w + s * window.dilation_w;
         if (h >= 0 && v >= 0 && h < xs.H && v < xs.W)
-            sum += load(dy + row * xs.C + c) * load(x + index(xs, at.n, h, v, c));
+            add_tap(sums, dy + row * xs.C + c, x + index(xs, at.n, h, v, c));
     }
-    sums[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();  // the sums of all rows are there
+    add_columns(sums);
     if (threadIdx.y > 0 || c >= xs.C) return;
-    for (int r = 1; r < kDepthRows; ++r) sum += sums[r][threadIdx.x];
-    parts[(size_t(blockIdx.z) * xs.C + c) * taps + tap] = sum;
+    for (int e = 0; e < kWide; ++e)
+        parts[(size_t(blockIdx.z) * xs.C + c + e) * taps + tap] = sums[e];
 }
 
 }  // namespace
@@ -132,19 +127,20 @@ void CudaBackend::depthwise_grad_x(Tensor dy, Tensor w, Window window, Tensor ma
 }
 
 void CudaBackend::depthwise_grad_w(Tensor x, Tensor dy, Window window, Tensor dw) {
-    const int taps = dw.H * dw.W, blocks = ceil_div(x.C, kChannels) * taps;
+    const int taps = dw.H * dw.W;
     ENSURE(taps <= 65535, "a window of ", taps, " pixels");  // the y of a grid
     const int64_t rows = int64_t(dy.elems()) / dy.C;
-    // As many parts as fill the GPU a few times, of 64 rows at least.
-    const int parts = int(std::clamp<int64_t>(processors_ * 16 / blocks, 1, ceil_div(rows, 64)));
-    float* sums = memory_.scratch<float>(kSlotProduct, size_t(parts) * dw.elems());
-    with_type(x.type, [&]<class T>(T) {
-        grad_w_kernel<T><<<dim3(ceil_div(x.C, kChannels), taps, parts), dim3(kChannels, kDepthRows),
-                           0, stream_>>>(elements<T>(x), x.shape(), elements<T>(dy),
-                                         Pixels({dy.N, dy.H, dy.W, 1}, 1), window, sums);
+    with_columns({x, dy}, taps, [&]<class T>(T, auto wide, dim3 grid, dim3 block) {
+        // As many parts as fill the GPU a few times, of 64 rows at least.
+        const int64_t blocks = int64_t(grid.x) * taps;
+        grid.z = unsigned(std::clamp<int64_t>(processors_ * 16 / blocks, 1, ceil_div(rows, 64)));
+        float* sums = memory_.scratch<float>(kSlotProduct, grid.z * dw.elems());
+        grad_w_kernel<T, wide()>
+            <<<grid, block, 0, stream_>>>(elements<T>(x), x.shape(), elements<T>(dy),
+                                          Pixels({dy.N, dy.H, dy.W, 1}, 1), window, sums);
         CUDA_LAUNCHED();
+        add_column_sums({sums, {int(grid.z), 1, 1, int(dw.elems())}}, dw.floats());
     });
-    add_column_sums({sums, {parts, 1, 1, int(dw.elems())}}, dw.floats());
 }
 
 }  // namespace convoy::CONVOY_DEVICE

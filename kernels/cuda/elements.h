@@ -25,6 +25,7 @@ void with_type(Type type, F&& f) {
 }
 
 __device__ __forceinline__ float load(const float* x) { return *x; }
+__device__ __forceinline__ float load(const uint8_t* x) { return float(*x); }
 __device__ __forceinline__ float load(const bf16* x) { return __bfloat162float(*x); }
 __device__ __forceinline__ void store(float* x, float value) { *x = value; }
 __device__ __forceinline__ void store(bf16* x, float value) { *x = __float2bfloat16_rn(value); }

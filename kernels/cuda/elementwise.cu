@@ -9,6 +9,7 @@
 //   add             x += y                           12              6
 //   copy_channels   y = x, or y += x              8, 12           4, 6     of the narrower tensor
 //   copy            y = x, rounded                                   6     between float and bf16
+//   normalise       x = pixel·scale + bias            5              3     from bytes
 //   dropout         x = keep ? x/(1−p) : 0            8              4     and a Philox block per 4
 // clang-format on
 //
@@ -102,19 +103,36 @@ __global__ void scale_channels_grad_kernel(const T* x, const T* s, const T* dy, 
     if (threadIdx.y == 0 && c < C) store_pack(ds + image, sums);
 }
 
-// to = from, n numbers.
-template <class To, class From>
-__global__ void convert_kernel(To* __restrict__ to, const From* __restrict__ from, size_t n) {
-    constexpr int kCount = 8;  // 16 bytes of bf16
+struct Same {
+    __device__ Same from(size_t) const { return {}; }
+    __device__ float operator()(float v, int) const { return v; }
+};
+// Of three channels, or of one that is given three times.
+struct Normalise {
+    float scale[3], bias[3];
+    __device__ Normalise from(size_t i) const {  // of the numbers from i on
+        const int c = int(uint32_t(i) % 3), d = c == 2 ? 0 : c + 1, e = 3 - c - d;
+        return {{scale[c], scale[d], scale[e]}, {bias[c], bias[d], bias[e]}};
+    }
+    __device__ float operator()(float v, int e) const { return v * scale[e % 3] + bias[e % 3]; }
+};
+
+// to[i] = f.from(i)(from[i], 0), n numbers.
+template <class To, class From, class F>
+__global__ void convert_kernel(To* __restrict__ to, const From* __restrict__ from, size_t n, F f) {
+    constexpr int kCount = sizeof(From) == 1 ? 16 : 8;  // 16 bytes of the narrower type
     const bool fit = fits<Pack<To, kCount>>(to) && fits<Pack<From, kCount>>(from);
     const size_t packs = fit ? n / kCount : 0;
     for (size_t i = first_index(); i < packs; i += grid_width()) {
+        const F of_pack = f.from(i * kCount);
         float v[kCount];
         load_pack(v, from + i * kCount);
+#pragma unroll
+        for (int e = 0; e < kCount; ++e) v[e] = of_pack(v[e], e);
         store_pack(to + i * kCount, v);
     }
     for (size_t i = packs * kCount + first_index(); i < n; i += grid_width())
-        store(to + i, load(from + i));
+        store(to + i, f.from(i)(load(from + i), 0));
 }
 
 // A thread draws one Philox block and applies its four words: elements 4·block … 4·block + 3 of
@@ -215,12 +233,24 @@ void CudaBackend::copy(Tensor to, Tensor from) {
     }
     const dim3 blocks = blocks_for(from.elems() / 8 + 8);
     if (to.type == Type::kBfloat16)
-        convert_kernel<bf16, float>
-            <<<blocks, kThreads, 0, stream_>>>(elements<bf16>(to), from.floats(), from.elems());
+        convert_kernel<bf16, float, Same><<<blocks, kThreads, 0, stream_>>>(
+            elements<bf16>(to), from.floats(), from.elems(), Same{});
     else
-        convert_kernel<float, bf16>
-            <<<blocks, kThreads, 0, stream_>>>(to.floats(), elements<bf16>(from), from.elems());
+        convert_kernel<float, bf16, Same><<<blocks, kThreads, 0, stream_>>>(
+            to.floats(), elements<bf16>(from), from.elems(), Same{});
     CUDA_LAUNCHED();
+}
+
+void CudaBackend::normalise(const uint8_t* pixels, const InputStatistics& statistics, Tensor x) {
+    Normalise f;
+    for (int c = 0; c < 3; ++c)
+        f.scale[c] = statistics.scale(c % x.C), f.bias[c] = statistics.bias(c % x.C);
+    with_type(x.type, [&]<class T>(T) {
+        convert_kernel<T, uint8_t, Normalise>
+            <<<blocks_for(x.elems() / 8 + 8), kThreads, 0, stream_>>>(elements<T>(x), pixels,
+                                                                      x.elems(), f);
+        CUDA_LAUNCHED();
+    });
 }
 
 void CudaBackend::dropout(Tensor x, float p, const Draws& draws,

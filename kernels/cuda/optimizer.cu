@@ -8,7 +8,8 @@
 //          28 bytes a parameter
 //   axpby  y = a·x + b·y, 12 bytes; moving_mean and average likewise
 //
-//   grid    as in elementwise.cu: neighbouring threads take neighbouring parameters.
+//   grid    as in elementwise.cu: neighbouring threads take neighbouring parameters. sgd and adamw
+//           are one launch for all segments of the arenas.
 //   bound   by memory.
 //   state   all threads read the same few numbers of the step, mostly from the cache.
 //   order   sum_squares: strides of a thread, the threads of a block in a tree, then blocks; how
@@ -21,50 +22,64 @@ namespace {
 
 constexpr int kSumThreads = 256;  // of a block that sums, and blocks at most
 
+// Segments on the device, and n floats of the arenas from `first` on.
+struct Slice {
+    const Segment* segments;
+    int count;
+    size_t first, n;
+
+    // Calls update(i, segment) for the floats i of this thread that are in a segment.
+    template <class Update>
+    __device__ __forceinline__ void for_each(const Update& update) const {
+        Segment segment{0, 0};
+        int next = 0;
+        for (size_t i = first_index(); i < n; i += grid_width()) {
+            while (segment.end <= first + i) {
+                if (next == count) return;
+                segment = segments[next++];
+            }
+            if (segment.begin <= first + i) update(i, segment);
+        }
+    }
+};
+
 __global__ void sgd_kernel(float* __restrict__ w, const float* __restrict__ g,
-                           float* __restrict__ v, size_t n, const StepState* step, float momentum,
-                           float weight_decay, float a, float b, float rate) {
-    const float scale = step->scale * step->clip, lr = step->lr * rate;
+                           float* __restrict__ v, Slice slice, const StepState* step,
+                           float momentum, float a, float b) {
+    const float scale = step->scale * step->clip, lr = step->lr;
     if (step->scale == 0) return;
-    for (size_t i = first_index(); i < n; i += grid_width()) {
-        const float grad = scale * g[i] + weight_decay * w[i];
+    slice.for_each([&](size_t i, const Segment& segment) {
+        const float grad = scale * g[i] + segment.weight_decay * w[i];
         const float velocity = momentum * v[i] + grad;
         v[i] = velocity;
-        w[i] -= lr * (a * grad + b * velocity);
-    }
+        w[i] -= lr * segment.rate * (a * grad + b * velocity);
+    });
 }
 
 __global__ void adamw_kernel(float* __restrict__ w, const float* __restrict__ g,
-                             float* __restrict__ m, float* __restrict__ v, size_t n,
-                             const StepState* step, float beta1, float beta2, float eps,
-                             float weight_decay, float rate) {
-    const float scale = step->scale * step->clip, lr = step->lr * rate;
-    const float keep = 1 - lr * weight_decay, pace = lr / step->bias1;
-    const float root = 1 / sqrtf(step->bias2);
+                             float* __restrict__ m, float* __restrict__ v, Slice slice,
+                             const StepState* step, float beta1, float beta2, float eps) {
+    const float scale = step->scale * step->clip, bias1 = step->bias1;
+    const float root = 1 / sqrtf(step->bias2), step_lr = step->lr;
     if (step->scale == 0) return;
-    for (size_t i = first_index(); i < n; i += grid_width()) {
+    slice.for_each([&](size_t i, const Segment& segment) {
+        const float lr = step_lr * segment.rate, keep = 1 - lr * segment.weight_decay;
         const float grad = scale * g[i];
         const float first = beta1 * m[i] + (1 - beta1) * grad;
         const float second = beta2 * v[i] + (1 - beta2) * grad * grad;
         m[i] = first, v[i] = second;
-        w[i] = keep * w[i] - pace * first / (sqrtf(second) * root + eps);
-    }
+        w[i] = keep * w[i] - lr / bias1 * first / (sqrtf(second) * root + eps);
+    });
 }
 
-__global__ void average_kernel(float* __restrict__ mean, const float* __restrict__ w, size_t n,
-                               const StepState* step) {
-    const float part = step->part;
-    if (step->scale == 0) return;
-    for (size_t i = first_index(); i < n; i += grid_width())
-        mean[i] = (1 - part) * mean[i] + part * w[i];
-}
-
-__global__ void moving_mean_kernel(float* __restrict__ w, const float* __restrict__ sums, size_t n,
+// part 0: step->part of `from`. Else `part` of the mean whose sums are `from`.
+__global__ void moving_mean_kernel(float* __restrict__ to, const float* __restrict__ from, size_t n,
                                    const StepState* step, float part) {
-    const float scale = step->scale;
-    if (scale == 0) return;
+    const float scale = part > 0 ? step->scale : 1;
+    if (step->scale == 0) return;
+    if (part == 0) part = step->part;
     for (size_t i = first_index(); i < n; i += grid_width())
-        w[i] = (1 - part) * w[i] + part * scale * sums[i];
+        to[i] = (1 - part) * to[i] + part * scale * from[i];
 }
 
 __global__ void axpby_kernel(float a, const float* x, float b, float* y, size_t n) {
@@ -115,6 +130,10 @@ __global__ void scale_kernel(const float* images, StepState* step) {
     step->scale = step->first_bad < 0 && *images > 0 ? 1 / *images : 0.0f;
 }
 
+Slice slice_of(const Segments& segments, size_t n, DeviceMemory& memory) {
+    return {memory.pass(segments.list), int(segments.list.size()), segments.first, n};
+}
+
 }  // namespace
 
 void CudaBackend::check_finite(const float* x, size_t n, const float* images, StepState* step) {
@@ -139,26 +158,25 @@ void CudaBackend::clip(const float* squares, float limit, StepState* step) {
     CUDA_LAUNCHED();
 }
 
-void CudaBackend::sgd(float* w, const float* g, float* v, size_t n, const StepState* step,
-                      float momentum, float weight_decay, bool nesterov, float rate) {
+void CudaBackend::sgd(float* w, const float* g, float* v, size_t n, const Segments& segments,
+                      const StepState* step, float momentum, bool nesterov) {
     // Both forms are w −= lr·(a·g' + b·v).
     const float a = nesterov ? 1.0f : 0.0f, b = nesterov ? momentum : 1.0f;
-    sgd_kernel<<<blocks_for(n), kThreads, 0, stream_>>>(w, g, v, n, step, momentum, weight_decay, a,
-                                                        b, rate);
+    sgd_kernel<<<blocks_for(n), kThreads, 0, stream_>>>(w, g, v, slice_of(segments, n, memory_),
+                                                        step, momentum, a, b);
     CUDA_LAUNCHED();
 }
 
 void CudaBackend::adamw(float* w, const float* g, float* m, float* v, size_t n,
-                        const StepState* step, float beta1, float beta2, float eps,
-                        float weight_decay, float rate) {
-    adamw_kernel<<<blocks_for(n), kThreads, 0, stream_>>>(w, g, m, v, n, step, beta1, beta2, eps,
-                                                          weight_decay, rate);
+                        const Segments& segments, const StepState* step, float beta1, float beta2,
+                        float eps) {
+    adamw_kernel<<<blocks_for(n), kThreads, 0, stream_>>>(
+        w, g, m, v, slice_of(segments, n, memory_), step, beta1, beta2, eps);
     CUDA_LAUNCHED();
 }
 
 void CudaBackend::average(float* mean, const float* w, size_t n, const StepState* step) {
-    average_kernel<<<blocks_for(n), kThreads, 0, stream_>>>(mean, w, n, step);
-    CUDA_LAUNCHED();
+    moving_mean(mean, w, n, step, 0);
 }
 
 void CudaBackend::moving_mean(float* w, const float* sums, size_t n, const StepState* step,

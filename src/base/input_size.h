@@ -30,6 +30,9 @@ struct InputStatistics {
     std::array<float, 3> mean = {0.485f, 0.456f, 0.406f},
                          std = {0.229f, 0.224f, 0.225f};  // ImageNet
 
+    // A pixel from 0 to 255 becomes pixel · scale(c) + bias(c): over 255, minus mean, over std.
+    float scale(int c) const { return 1 / (255 * std[size_t(c)]); }
+    float bias(int c) const { return -mean[size_t(c)] / std[size_t(c)]; }
     bool operator==(const InputStatistics&) const = default;
     InputStatistics of_channels(int C) const;  // of grey images: the means over the three channels
 };

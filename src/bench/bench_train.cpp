@@ -138,6 +138,7 @@ class TrainBench {
             peak = backend_->measure_peak_gflops();
         }
         if (job_.rank() != 0) return;
+        const size_t uploaded = batch_.bytes ? size_t(own_) * model_.input().elems() : 0;
         Table(config_.json, stdout)
             .row({{"bench", "train"},
                   {"model", config_.model, "model"},
@@ -158,6 +159,7 @@ class TrainBench {
                   {"", bytes_a_step_ / 1e6, "sent/step", "{:.1f} MB"},
                   {"start_seconds", start_seconds_, "step 1 after", "{:.2f} s"},
                   {"first_step_seconds", first_step_seconds_},
+                  {"upload_gb_per_second", 1e-9 * double(uploaded) * speed / double(config_.batch)},
                   {"graph", no_graph().empty()},
                   {"peak_rss_mb", peak_rss_mb(), "peak RSS", "{:.0f} MB"},
                   {"device_memory_mb", double(backend_->device_bytes()) / (1 << 20)}});

@@ -88,6 +88,7 @@ int eval_in_job(JobSession& job) {
     options.training = false;
     const int max_batch = int(std::max<int64_t>(Loader::max_share(options), 1));
     TrainedModel trained = load_trained_model(config, job.communicator(), max_batch, job.log);
+    options.bytes = !trained.backend->host_visible();
     const SourcePtr source = open_images(job, trained.card.classes);
     job.log.info("model ", trained.file, ", ", trained.backend->description());
     job.log.info("data  ", source->size(), " images of ", data_name(config));

@@ -114,6 +114,7 @@ int command_predict(const CommandLine& line, Log& log, const Stop& stop) {
         options.batch = std::clamp<int64_t>(int64_t(source->size()), options.batch, 16);
     options.training = false;
     TrainedModel trained = load_trained_model(config, *make_single_rank(), int(options.batch), log);
+    options.bytes = !trained.backend->host_visible();
     bool is_good = faults.empty();
     std::set<std::string> written;  // heat maps
     for (const auto& source : sources) {

@@ -34,7 +34,7 @@ void Engine::build() {
         replica_backends_.push_back(make_backend(own));
     }
     sharing = loader_options(config, setup_.shares.weights, setup_.rank());
-    sharing.parts = setup_.train_parts;
+    sharing.parts = setup_.train_parts, sharing.bytes = !backend->host_visible();
     LoaderOptions validating = sharing;
     validating.parts = setup_.val_parts, validating.training = false;
     const int max_batch =

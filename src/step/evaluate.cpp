@@ -36,18 +36,20 @@ std::vector<View> views_of(Tta tta, InputSize size) {
     return views;
 }
 
-// out = n images as the view shows them. Pixels beyond the edge are mirrored.
-void show(const View& view, const std::vector<float>& images, int n, InputSize size, float* out) {
+// batch.x = `images` as the view shows them. Pixels beyond the edge are mirrored.
+void show(const View& view, const std::vector<char>& images, InputSize size, const Batch& batch) {
     const auto [H, W, C] = size;
+    const size_t pixel = size_t(C) * batch.elem_bytes();
+    char* out = batch.slot();
     const auto reflected = [](int i, int all) {
         return i < 0 ? -i : i < all ? i : std::max(2 * (all - 1) - i, 0);
     };
-    for (int row = 0; row < n * H; ++row) {
+    for (int row = 0; row < batch.n * H; ++row) {
         const int from = row / H * H + reflected(row % H - view.shift, H);
-        for (int w = 0; w < W; ++w, out += C) {
+        for (int w = 0; w < W; ++w, out += pixel) {
             const int seen = reflected(w - view.shift, W);
             const int column = view.flip ? W - 1 - seen : seen;
-            std::copy_n(&images[(size_t(from) * size_t(W) + size_t(column)) * size_t(C)], C, out);
+            std::copy_n(&images[(size_t(from) * size_t(W) + size_t(column)) * pixel], pixel, out);
         }
     }
 }
@@ -56,7 +58,7 @@ void show(const View& view, const std::vector<float>& images, int n, InputSize s
 
 Sums Evaluator::run(Loader& loader, int64_t step, const Watch& watch, Log* log, Tta tta) {
     const std::vector<View> views = views_of(tta, model_.input());
-    std::vector<float> images;
+    std::vector<char> images;
     Sums total;
     stopped_ = 0;
     loader.start(0, 0);
@@ -72,7 +74,8 @@ Sums Evaluator::run(Loader& loader, int64_t step, const Watch& watch, Log* log, 
         passes_.count_once(counters);
         backend_.upload(sums_, counters, sizeof counters);
         if (views.size() > 1)
-            images.assign(batch.x, batch.x + size_t(batch.n) * model_.input().elems());
+            images.assign(batch.slot(), batch.slot() + size_t(batch.n) * model_.input().elems() *
+                                                           batch.elem_bytes());
         const auto parts = cutter_.cut(batch.positions, batch.global_wanted,
                                        {false, {}, batch.samples, {}, refresh});
         const View* view = nullptr;
@@ -86,7 +89,8 @@ Sums Evaluator::run(Loader& loader, int64_t step, const Watch& watch, Log* log, 
         };
         for (const View& each : views) {
             view = &each;
-            if (views.size() > 1) show(each, images, batch.n, model_.input(), batch.x);
+            if (view != &views.front()) backend_.synchronize();  // the last view is uploaded
+            if (views.size() > 1) show(each, images, model_.input(), batch);
             const Tensor x = batch.x ? input_.take(batch) : Tensor();
             for (MicroBatch& part : parts) {
                 part.model = &model_;

@@ -9,41 +9,51 @@
 namespace convoy {
 
 Input::Input(Backend& backend, const Model& model, bool ahead)
-    : backend_(backend), size_(model.input()) {
-    const int batch = model.max_batch();
+    : backend_(backend),
+      size_(model.input()),
+      statistics_(model.statistics().of_channels(size_.C)),
+      max_batch_(model.max_batch()),
+      count_(backend.host_visible() ? 0 : 1 + ahead) {
     const Type type = backend.activations();
-    const size_t slot = images(batch).elems();
-    if (!backend.host_visible()) copies_[0] = backend.alloc(slot);
-    if (!backend.host_visible() && ahead) copies_[1] = backend.alloc(slot);
-    if (type != Type::kFloat32) tensor_ = backend.alloc(images(batch), type);
-    if (copies_[1]) backend.synchronize();  // start_upload() does not wait for alloc() to zero it
+    if (count_ > 0 || type != Type::kFloat32) tensor_ = backend.alloc(images(max_batch_), type);
+    alloc_copies(1);
+}
+
+void Input::alloc_copies(size_t elem_bytes) {
+    elem_bytes_ = elem_bytes;
+    for (int i = 0; i < count_; ++i) copies_[i] = backend_.alloc(floats_of(max_batch_, elem_bytes));
+    if (count_ > 1) backend_.synchronize();  // start_upload() does not wait for alloc() to zero it
 }
 
 void Input::fetch_ahead(const Batch& next) {
     ENSURE(!ahead_, "a batch is being copied already");
     if (!copies_[1]) return;
-    backend_.start_upload(next.x, copies_[1 - turn_], images(next.n).elems());
+    if (next.elem_bytes() > elem_bytes_) alloc_copies(next.elem_bytes());
+    backend_.start_upload(next.x, copies_[1 - turn_], floats_of(next.n, next.elem_bytes()));
     ahead_ = &next, ahead_number_ = next.number;
 }
 
-const float* Input::on_device(const Batch& batch, Shape shape) {
+const float* Input::on_device(const Batch& batch) {
     const Batch* ahead = std::exchange(ahead_, nullptr);
     if (ahead == &batch && ahead_number_ == batch.number) {
         backend_.wait_upload();
         turn_ = 1 - turn_;
         return copies_[turn_];
     }
-    return backend_.to_device(batch.x, copies_[turn_], shape.elems());
+    if (batch.elem_bytes() > elem_bytes_) alloc_copies(batch.elem_bytes());
+    return backend_.to_device(batch.x, copies_[turn_], floats_of(batch.n, batch.elem_bytes()));
 }
 
 Tensor Input::take(const Batch& batch) {
-    const Shape shape = images(batch.n);
-    const float* there = on_device(batch, shape);
+    const float* there = on_device(batch);
     // Layers only read their input; Tensor has no read-only form.
-    const Tensor finished(const_cast<float*>(there), shape);
-    if (!tensor_) return finished;
+    const Tensor finished(const_cast<float*>(there), images(batch.n));
+    if (!batch.bytes && backend_.activations() == Type::kFloat32) return finished;
     const Tensor tensor = tensor_.first(batch.n);
-    backend_.copy(tensor, finished);
+    if (batch.bytes)
+        backend_.normalise(reinterpret_cast<const uint8_t*>(there), statistics_, tensor);
+    else
+        backend_.copy(tensor, finished);
     return tensor;
 }
 
@@ -59,8 +69,9 @@ Batch random_batch(Backend& backend, int64_t global, std::span<const double> sha
     const Range part = share_of(global, shares, rank);
     const size_t image = size.elems();
     float* pixels = backend.alloc_host(size_t(std::max<int64_t>(part.size(), 1)) * image);
+    auto* bytes = reinterpret_cast<uint8_t*>(pixels);
     Batch batch;
-    batch.x = pixels;
+    batch.x = pixels, batch.bytes = !backend.host_visible();
     batch.n = batch.wanted = int(part.size());
     batch.global_wanted = global;
     for (int r = 0; r < int(shares.size()); ++r)
@@ -70,7 +81,13 @@ Batch random_batch(Backend& backend, int64_t global, std::span<const double> sha
         batch.samples.push_back(uint64_t(i));
         batch.positions.push_back(int32_t(i));
         batch.labels.push_back(int32_t(random.below(uint64_t(classes))));
-        for (size_t p = 0; p < image; ++p) *pixels++ = random.uniform(-2, 2);
+        for (size_t p = 0; p < image; ++p) {
+            const float pixel = random.uniform(-2, 2);
+            if (batch.bytes)
+                *bytes++ = uint8_t(64 * (pixel + 2));
+            else
+                *pixels++ = pixel;
+        }
     }
     return batch;
 }

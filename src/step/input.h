@@ -1,4 +1,5 @@
-// input.h — a batch from the loader → the tensor that the first layer reads, float or bf16.
+// input.h — a batch from the loader → the tensor that the first layer reads, float or bf16. Pixels
+// are uploaded as bytes, and the device normalises them; the CPU gets floats from the loader.
 //
 // A device with separate memory can receive the next batch during the current step. It has two
 // buffers that alternate, so that none is overwritten while it is read:
@@ -17,7 +18,8 @@ namespace convoy {
 
 class Input {
  public:
-    // For batches up to model.max_batch(). ahead: allows fetch_ahead().
+    // For batches up to model.max_batch(). ahead: allows fetch_ahead(). The first batch of floats
+    // allocates larger buffers on a device with separate memory.
     Input(Backend& backend, const Model& model, bool ahead = false);
     // The tensor is valid until the next call, and while the batch is valid.
     Tensor take(const Batch& batch);
@@ -26,14 +28,20 @@ class Input {
     void fetch_ahead(const Batch& next);
 
  private:
-    const float* on_device(const Batch& batch, Shape shape);
+    void alloc_copies(size_t elem_bytes);
+    const float* on_device(const Batch& batch);
     Shape images(int N) const { return {N, size_.H, size_.W, size_.C}; }
+    // Of N images, of which each number has `bytes`, in floats.
+    size_t floats_of(int N, size_t bytes) const { return (images(N).elems() * bytes + 3) / 4; }
 
     Backend& backend_;
     const InputSize size_;
+    const InputStatistics statistics_;
+    const int max_batch_, count_;   // of the buffers
+    size_t elem_bytes_ = 0;         // of a number in them
     float* copies_[2] = {};         // the buffers on the device, unless it reads host memory
     int turn_ = 0;                  // the buffer that was taken last
-    Tensor tensor_;                 // the result, for bf16
+    Tensor tensor_;                 // the result, unless the loader's floats are
     const Batch* ahead_ = nullptr;  // being copied to the other buffer
     uint64_t ahead_number_ = 0;
 };

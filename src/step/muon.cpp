@@ -75,7 +75,8 @@ void Optimizer::update_tensors(const StepState* state) {
         const int K = param->shape.N, C = int(param->shape.row_elems());
         const Tensor u(scratch_, K, 1, 1, C);
         backend_.fill(scratch_, n, 0);
-        backend_.sgd(scratch_, g, v, n, &unit, momentum, 0, /*nesterov=*/true);
+        const Segment whole{0, n};
+        backend_.sgd(scratch_, g, v, n, {{&whole, 1}}, &unit, momentum, /*nesterov=*/true);
         orthogonalise(backend_, u, scratch_ + n);
         const float size = std::sqrt(std::max(1.0f, float(K) / float(C)));
         backend_.axpby(-lr * size, scratch_, 1 - lr * decay, w, n);

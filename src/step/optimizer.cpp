@@ -14,16 +14,16 @@ Optimizer::Optimizer(const Config& config, Params& params, Backend& backend)
     for (const Param* param : params.all()) layers_.insert(param->layer);
     if (by_tensor()) alloc_scratch();
     for (Param* param : params.all()) {
-        if (param->frozen || !param->own) continue;
-        const size_t end = param->offset + param->shape.elems();
-        const float rate = rate_of(*param);
+        if (param->frozen || param->running || !param->own) continue;
+        if (by_tensor() && param->decay) continue;
+        const size_t begin = param->offset, end = begin + param->shape.elems();
+        const float decay = param->decay ? float(config.weight_decay) : 0, rate = rate_of(*param);
         // A segment may span the padding between params, which is zero in weights and gradients.
         Segment* const last = segments_.empty() ? nullptr : &segments_.back();
-        if (last && last->running == param->running && last->decay == param->decay &&
-            last->rate == rate && param->offset - last->end < 16)
+        if (last && last->weight_decay == decay && last->rate == rate && begin - last->end < 16)
             last->end = end;
         else
-            segments_.push_back({param->offset, end, param->running, param->decay, rate});
+            segments_.push_back({begin, end, decay, rate});
     }
 }
 
@@ -87,31 +87,25 @@ void Optimizer::update(Backend& backend, const Part& part) {
         if (params_.is_whole) backend.sum_squares(part.grads, params_.trained_size, squares);
         backend.clip(squares, float(config_.clip_norm), state);
     }
-    const auto each = [&](const auto& op) {
-        for (const Segment& s : segments_) {
-            const size_t begin = std::max(s.begin, part.begin), end = std::min(s.end, part.end);
-            const size_t at = begin - part.begin;
-            if (begin < end) op(part.weights + at, part.grads + at, at, end - begin, s);
-        }
-    };
-    constexpr float kPart = 0.1f;  // weight of a step in running statistics, as in PyTorch
-    each([&](float* w, const float* g, size_t at, size_t n, const Segment& s) {
-        const float decay = s.decay ? float(config_.weight_decay) : 0, rate = s.rate;
-        if (by_tensor() && s.decay) return;
-        if (s.running)
-            backend.moving_mean(w, g, n, state, kPart);
-        else if (is_adamw())
-            backend.adamw(w, g, part.state[0] + at, part.state[1] + at, n, state, momentum, kBeta2,
-                          1e-8f, decay, rate);
-        else
-            backend.sgd(w, g, part.state[0] + at, n, state, momentum, decay,
-                        /*nesterov=*/false, rate);
-    });
+    const Segments segments{segments_, part.begin};
+    const size_t trained = std::clamp(params_.trained_size, part.begin, part.end) - part.begin;
+    if (is_adamw())
+        backend.adamw(part.weights, part.grads, part.state[0], part.state[1], trained, segments,
+                      state, momentum, kBeta2, 1e-8f);
+    else
+        backend.sgd(part.weights, part.grads, part.state[0], trained, segments, state, momentum,
+                    /*nesterov=*/false);
     if (by_tensor()) update_tensors(state);
-    if (config_.ema == 0) return;
-    each([&](float* w, const float*, size_t at, size_t n, auto...) {
-        backend.average(part.state[average_] + at, w, n, state);
-    });
+    constexpr float kPart = 0.1f;  // weight of a step in running statistics, as in PyTorch
+    for (const Params::Range& own : params_.owned) {
+        const size_t begin = std::max(own.begin, part.begin), end = std::min(own.end, part.end);
+        const size_t running = std::max(begin, params_.trained_size), at = running - part.begin;
+        if (running < end)
+            backend.moving_mean(part.weights + at, part.grads + at, end - running, state, kPart);
+        if (begin < end && config_.ema > 0)
+            backend.average(part.state[average_] + begin - part.begin,
+                            part.weights + begin - part.begin, end - begin, state);
+    }
 }
 
 }  // namespace convoy

@@ -62,19 +62,14 @@ class Optimizer {
     float rate_of(const Param& param) const;
     void alloc_scratch();
     void update_tensors(const StepState* state);
-    struct Segment {  // neighbouring params of the same kind
-        size_t begin, end;
-        bool running, decay;
-        float rate;  // factor of the learning rate
-    };
     const Config config_;
     Params& params_;
     Backend& backend_;
     std::vector<float*> state_;
-    float* scratch_ = nullptr;  // if by_tensor()
-    std::set<size_t> layers_;   // layers with params
-    size_t average_ = 0;        // index in state_, with --ema
-    std::vector<Segment> segments_;
+    float* scratch_ = nullptr;       // if by_tensor()
+    std::set<size_t> layers_;        // layers with params
+    size_t average_ = 0;             // index in state_, with --ema
+    std::vector<Segment> segments_;  // neighbouring trained params of the same kind
 };
 
 }  // namespace convoy
