@@ -3,8 +3,7 @@
 //   weights    [ param 0 | param 1 | …  trained …      | running statistics | frozen params ]
 //   gradients  [ param 0 | param 1 | …  same offsets … | their sums         | counters ] state
 //
-// Params are in forward order, so the backward pass completes gradients from the back to the front,
-// except that a shortcut that begins with a convolution comes after its main branch (residual.cpp).
+// Params are in forward order, so the backward pass completes gradients from the back to the front.
 // Frozen params have no gradient and are never sent. The counters (sums of loss, counts, flags) are
 // summed over the ranks together with the gradients; the state of the step (learning rate, result
 // of check_finite()) is not. The host writes both as one block before a step and reads them after
@@ -100,7 +99,7 @@ class Params {
     size_t copies_bytes() const { return copies_ ? copies_.bytes() : 0; }
 
     std::vector<Param*> all();  // in arena order (before allocate: in the order of the adds)
-    std::vector<Param*> backward_order();  // own trained params, from the back to the front
+    std::vector<Param*> backward_order();  // own trained params, in the order of the backward pass
     Param* find(const std::string& name);  // or null
     size_t model_elems() const;            // without statistics and padding
     size_t trained_elems() const;          // … that are not frozen

@@ -39,7 +39,7 @@ class BatchNorm final : public Layer {
         call_ready(listener);
         return dx;
     }
-    // backward() in two calls. In between, a residual block runs the backward pass of a branch.
+    // backward() in two calls. In between, a residual block runs the backward pass of its shortcut.
     Tensor grad(Tensor dy, const Pass& pass);
     void call_ready(GradListener& listener) const;
 

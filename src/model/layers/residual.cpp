@@ -6,8 +6,6 @@
 //        └──── shortcut ───────┘                    adds the shortcut and computes the relu.
 //
 // Backward: dz (dy, or 0 where a relu gave 0) goes through the shortcut, then main. dx is the sum.
-// If the shortcut begins with a convolution, it comes last: with 1x1 pixels and stride 2, three of
-// four pixels of its dx are 0, and a convolution that adds its dx to a sum skips these.
 #include "src/model/layers/batch_norm.h"
 
 namespace convoy {
@@ -31,7 +29,6 @@ class Residual final : public Layer {
         }
         const Shape y = std::exchange(builder.shape, x);
         if (builder.flat.empty() && has_shortcut) shortcut_ = builder.build(text.branches[1]);
-        shortcut_last_ = !shortcut_.empty() && text.branches[1].front().kind == kConv2d.name;
         if (!builder.flat.empty()) builder.error(text, "'flatten' is not allowed in a residual");
         if (builder.shape != y)
             builder.error(text, "the layers of residual '", outside, text.name, "' end with ",
@@ -61,24 +58,23 @@ class Residual final : public Layer {
 
     Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx) override {
         needs_dx_ = needs_dx;
-        Value into_first, into_last;
+        Value into_main, into_shortcut;
         if (norm_) {
-            into_last = norm_->plan_backward(dy, plan, true);
-            into_first = norm_->addend_grad_value;
+            into_main = norm_->plan_backward(dy, plan, true);
+            into_shortcut = norm_->addend_grad_value;
         } else {
             plan.op({dy});
-            into_first = into_last = relu_.plan_grad(dy, y_value_, plan);
+            into_main = into_shortcut = relu_.plan_grad(dy, y_value_, plan);
+            into_shortcut.keep = Keep::kValues;  // main reads it after the shortcut
         }
-        if (shortcut_last_) std::swap(into_first, into_last);
-        if (!norm_) into_first.keep = Keep::kValues;  // the last branch reads it too
-        const Value from_first = first().plan_backward(into_first, plan, needs_dx);
-        // If the first branch returned the same buffer, the last must not change it before the sum.
-        if (needs_dx && from_first.buffer == into_last.buffer) into_last.keep = Keep::kValues;
-        const bool own = from_first.buffer != into_last.buffer;
-        Value dx = last().plan_backward(into_last, plan, needs_dx, own ? from_first : Value{});
+        const Value from_shortcut = shortcut_.plan_backward(into_shortcut, plan, needs_dx);
+        // If the shortcut returned the same buffer, main must not change it before the sum.
+        if (needs_dx && from_shortcut.buffer == into_main.buffer) into_main.keep = Keep::kValues;
+        const bool own = from_shortcut.buffer != into_main.buffer;
+        Value dx = main_.plan_backward(into_main, plan, needs_dx, own ? from_shortcut : Value{});
         if (!needs_dx) return {};
-        plan.op({dx, from_first});
-        if (dx.keep != Keep::kNothing && !last().adds) dx = sum_ = plan.make(dx.shape);
+        plan.op({dx, from_shortcut});
+        if (dx.keep != Keep::kNothing && !main_.adds) dx = sum_ = plan.make(dx.shape);
         return plan.kept(dx, Keep::kNothing);
     }
 
@@ -97,26 +93,18 @@ class Residual final : public Layer {
 
     Tensor backward(Tensor dy, const Pass& pass, GradListener& listener) override {
         dy = norm_ ? norm_->grad(dy, pass) : relu_.grad(dy, y_, backend_);
-        Tensor into_first = norm_ ? norm_->addend_grad : dy, into_last = dy;
-        if (shortcut_last_) std::swap(into_first, into_last);
-        if (norm_ && shortcut_last_) norm_->call_ready(listener);  // before main's layers
-        const Tensor from_first = first().backward(into_first, pass, listener);
-        if (norm_ && !shortcut_last_) norm_->call_ready(listener);
-        const Tensor dx = last().backward(into_last, pass, listener);
-        const Tensor sum = sum_ ? sum_.first(dy.N) : dx;
+        const Tensor from_shortcut =
+            shortcut_.backward(norm_ ? norm_->addend_grad : dy, pass, listener);
+        if (norm_) norm_->call_ready(listener);
+        const Tensor dx = main_.backward(dy, pass, listener), sum = sum_ ? sum_.first(dy.N) : dx;
         if (!needs_dx_) return {};
         if (sum_) backend_.copy(sum, dx);
-        if (!last().adds) backend_.add(sum, from_first);
+        if (!main_.adds) backend_.add(sum, from_shortcut);
         return sum;
     }
 
  private:
-    // Of the backward pass.
-    Layers& first() { return shortcut_last_ ? main_ : shortcut_; }
-    Layers& last() { return shortcut_last_ ? shortcut_ : main_; }
-
     Layers main_, shortcut_;
-    bool shortcut_last_ = false;
     std::unique_ptr<BatchNorm> norm_;  // or null
     FusedRelu relu_;                   // if norm_ is null
     bool needs_dx_ = false;
