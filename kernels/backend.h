@@ -216,9 +216,9 @@ class Backend {
                         const Moments* of_y = nullptr) = 0;
 
     // dx[n,h,w,c] = Σ dy[n,p,q,k] · w[k,r,s,c] over all (p,q,k,r,s) that read x[n,h,w,c]
-    //   With a mask (of x's shape) dx is 0 where mask <= 0. If x is the output of a relu, x is the
-    //   mask: this saves the pass of relu_grad. If add: dx += instead of =, for a w that is not
-    //   depthwise, without a mask; bf16 products may be rounded before the sum. As conv2d.
+    //   If add: dx += instead of =, for a w that is not depthwise; bf16 products may be rounded
+    //   before the sum. With a mask (of x's shape) dx, or the sum, is 0 where mask <= 0. If x is
+    //   the output of a relu, x is the mask: this saves the pass of activate_grad. Cost as conv2d.
     virtual void conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, Tensor dx,
                                bool add = false) = 0;
 

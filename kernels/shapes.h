@@ -97,7 +97,7 @@ inline void check_linear(Tensor x, Tensor w, Tensor y) {
 
 inline void check_grad_x(Tensor dx, Tensor w, Tensor mask, bool add) {
     check_mask(mask, dx);
-    ENSURE(!add || !(mask || is_depthwise(dx, w)), "dx += with a mask or a depthwise w");
+    ENSURE(!add || !is_depthwise(dx, w), "dx += with a depthwise w");
 }
 
 inline void check_max_pool(Shape x, Window window, Shape y) {

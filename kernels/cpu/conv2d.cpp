@@ -145,7 +145,9 @@ void CpuBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask, 
     with_product_types(dy, dx, [&]<class Y, class X>(Y, X) {
         X* to = elements<X>(dx);
         // Some pixels may be in no window, or between its taps.
-        if (!add && (step_h > w.H || step_w > w.W || (window.dilated() && step_h * step_w > 1)))
+        const bool gaps = step_h > w.H || step_w > w.W || (window.dilated() && step_h * step_w > 1);
+        if (gaps && add && mask) activate_grad(mask, dx, {});
+        if (gaps && !add)
             cpu_.pool.for_ranges(dx.elems(), 1 << 16, [&](size_t begin, size_t end) {
                 std::fill(to + begin, to + end, X(0));
             });

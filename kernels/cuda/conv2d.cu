@@ -284,7 +284,7 @@ void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask,
             const int rows = ceil_div(dx.H - first_h, window.stride_h);
             const int columns = ceil_div(dx.W - first_w, window.stride_w);
             const int taps = h.count * v.count;
-            if (taps == 0 && add) continue;  // nothing to add
+            if (taps == 0 && add && !mask) continue;  // nothing to add
             Tensor filters = w;
             if (taps > 0 && !single)
                 filters = reorder(w,

@@ -74,17 +74,17 @@ struct Epilogue {
         if (relu && sum < 0) sum = 0;  // in this form a NaN stays a NaN
         return rounded<T>(sum);
     }
-    // Applies the mask, then stores or adds kCount finished numbers of row i from column j on.
+    // Stores or adds kCount finished numbers of row i from column j on, after the mask.
     template <int kCount>
     __device__ __forceinline__ void put(int i, int j, int J, float (&sums)[kCount]) const {
         const size_t at = rows[i] * J + j;
-        if (mask) mask_pack(sums, mask + at);
         if (accumulate) {
             float before[kCount];
             load_pack(before, out + at);
 #pragma unroll
             for (int e = 0; e < kCount; ++e) sums[e] += before[e];
         }
+        if (mask) mask_pack(sums, mask + at);
         store_pack(out + at, sums);
     }
     // A single sum.

@@ -53,9 +53,10 @@ class Layer {
     virtual bool trained() const { return false; }
     // Asks the layer to compute the statistics of its output for the batch norm that follows.
     virtual bool take_statistics(BatchStatistics&) { return false; }
-    // Asks the layer to add its dx to this value. Returns false if the layer cannot. If it returns
-    // true, plan_backward must be called with needs_dx, and returns this value.
-    virtual bool add_dx_to(Value) { return false; }
+    // Asks the layer to add its dx to this value; if `masks`, to set the sum to 0 where x <= 0.
+    // Returns false if the layer cannot. If it returns true, plan_backward must be called with
+    // needs_dx, and returns this value.
+    virtual bool add_dx_to(Value, bool /*masks*/) { return false; }
 
     // Planning: forward of all layers, then backward. needs_dx: an earlier layer is trained.
     virtual Value plan_forward(Value x, MemoryPlan& plan, bool training) = 0;
@@ -91,11 +92,13 @@ struct Layers : std::vector<std::unique_ptr<Layer>> {
         return x;
     }
     // Stops at the first trained layer, unless dx is needed.
-    // If `sum` is given and the first layer can add its dx to it, the result is `sum`.
-    Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx, Value sum = {}) {
+    // If `sum` is given and the first layer can add its dx to it, the result is `sum`, masked as in
+    // add_dx_to().
+    Value plan_backward(Value dy, MemoryPlan& plan, bool needs_dx, Value sum = {},
+                        bool masks = false) {
         lowest = 0;
         adds = needs_dx && sum.buffer && sum.keep == Keep::kNothing && !empty() &&
-               front()->add_dx_to(sum);
+               front()->add_dx_to(sum, masks);
         while (!needs_dx && lowest < size() && !at(lowest)->trained()) ++lowest;
         for (size_t i = size(); i-- > lowest;)
             dy = at(i)->plan_backward(dy, plan, needs_dx || i > lowest);

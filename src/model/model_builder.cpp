@@ -59,7 +59,8 @@ Layers Builder::build(std::span<const LayerText> texts) {
             fusion.mask_dx = kind.masks_dx && after_relu;
             if (!last) fusion.act = fused(kind, *find_kind(texts[i + 1].kind));
             i += bool(fusion.act);
-            const bool ends_in_relu = &kind == &kRelu || (kind.takes_relu && fusion.act);
+            const bool ends_in_relu = &kind == &kRelu || (kind.takes_relu && fusion.act) ||
+                                      (&kind == &kResidual && text.relu);
             fusion.dy_is_masked = ends_in_relu && reader_masks(texts.subspan(i + 1));
             after_relu = ends_in_relu || (after_relu && kind.keeps_sign);
         }

@@ -30,8 +30,8 @@ class AvgPool final : public Layer {
         plan.op({dy, dx_value_});
         return dx_value_ ? dx_value_ : dx_value_ = plan.make(x_shape_);
     }
-    bool add_dx_to(Value sum) override {
-        if (!y_value_ || !adaptive_) return false;
+    bool add_dx_to(Value sum, bool masks) override {
+        if (!y_value_ || !adaptive_ || masks) return false;
         dx_value_ = sum;
         return adds_ = true;
     }

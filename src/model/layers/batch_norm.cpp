@@ -37,6 +37,7 @@ BatchNorm::BatchNorm(const LayerText& text, const Fusion& fusion, Builder& build
       mean_(add(text, "running_mean", 0, true, builder)),
       var_(add(text, "running_var", 1, true, builder)),
       act_(fusion.act),
+      grad_act_(fusion.dy_is_masked ? Activation{Activation::kNone} : act_),
       has_addend_(fusion.addend),
       eps_(text.eps),
       statistics_(mean_, eps_),
@@ -58,13 +59,13 @@ Value BatchNorm::plan_forward(Value x, MemoryPlan& plan, bool training) {
     } else {
         y_value_ = plan.make(x.shape);
     }
-    const bool reads_y = training && has_addend_ && act_;
+    const bool reads_y = training && has_addend_ && grad_act_;
     return plan.kept(y_value_, reads_y ? Keep::kSign : Keep::kNothing);
 }
 
 Value BatchNorm::plan_backward(Value dy, MemoryPlan& plan, bool) {
     plan.op({dy, x_value_, statistics_.mean_rstd});
-    if (has_addend_ && act_) plan.use(y_value_);
+    if (has_addend_ && grad_act_) plan.use(y_value_);
     const bool in_place = dy.keep == Keep::kNothing;
     if (has_addend_) addend_grad_value = in_place ? dy : plan.make(dy.shape);
     dx_value_ = in_place && !has_addend_ ? dy : plan.make(dy.shape);
@@ -88,14 +89,16 @@ Tensor BatchNorm::forward(Tensor x, const Pass& pass) {
 Tensor BatchNorm::grad(Tensor dy, const Pass& pass) {
     const Tensor dx = dx_value_.first(dy.N);
     addend_grad = addend_grad_value.first(dy.N);
+    // If dy is dz already, nothing needs to be written for the addend.
+    const Tensor dz = !grad_act_ && addend_grad.data == dy.data ? Tensor{} : addend_grad;
     const float *gamma = gamma_.value.floats(), *beta = beta_.value.floats();
     if (statistics_.mean_rstd) {
-        backend_.batch_norm_grad(x_, y_, dy, pass.groups, gamma, beta, act_,
-                                 statistics_.mean_rstd.first(dy.N).floats(), dx, addend_grad,
+        backend_.batch_norm_grad(x_, y_, dy, pass.groups, gamma, beta, grad_act_,
+                                 statistics_.mean_rstd.first(dy.N).floats(), dx, dz,
                                  gamma_.grad.floats(), beta_.grad.floats());
     } else {
         backend_.batch_norm_eval_grad(x_, y_, dy, gamma, beta, mean_.value.floats(),
-                                      var_.value.floats(), act_, eps_, dx, addend_grad);
+                                      var_.value.floats(), grad_act_, eps_, dx, dz);
     }
     return dx;
 }

@@ -49,7 +49,7 @@ class BatchNorm final : public Layer {
 
  private:
     Param &gamma_, &beta_, &mean_, &var_;
-    const Activation act_;
+    const Activation act_, grad_act_;  // grad_act: none if the reader of y masks dy
     const bool has_addend_;
     const float eps_;
     BatchStatistics statistics_;

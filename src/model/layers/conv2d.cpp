@@ -33,8 +33,8 @@ class Conv2d final : public Weighted {
         return true;
     }
 
-    bool add_dx_to(Value sum) override {
-        if (can_add_) dx_value_ = sum;
+    bool add_dx_to(Value sum, bool masks) override {
+        if (can_add_) dx_value_ = sum, mask_dx_ = masks;
         return adds_ = can_add_;
     }
 

@@ -5,15 +5,18 @@
 //   x ───┤                     + ── relu ── y       If main ends with a batch norm, its call also
 //        └──── shortcut ───────┘                    adds the shortcut and computes the relu.
 //
-// Backward: dz (dy, or 0 where a relu gave 0) goes through the shortcut, then main. dx is the sum.
+// Backward: dz (dy, or 0 where a relu gave 0) goes through the shortcut, then main. dx is the sum,
+// or 0 where x <= 0 if x is the output of a relu: of the block before, which then has its dz.
 #include "src/model/layers/batch_norm.h"
 
 namespace convoy {
 
 class Residual final : public Layer {
  public:
-    Residual(const LayerText& text, const Fusion&, Builder& builder)
-        : Layer(builder.backend), relu_{{text.relu ? Activation::kRelu : Activation::kNone}} {
+    Residual(const LayerText& text, const Fusion& fusion, Builder& builder)
+        : Layer(builder.backend),
+          relu_{{text.relu ? Activation::kRelu : Activation::kNone}, fusion.dy_is_masked},
+          mask_dx_(fusion.mask_dx) {
         builder.check_image(text);
         const std::string outside = builder.prefix;
         builder.prefix += text.name + ".";
@@ -24,7 +27,10 @@ class Residual final : public Layer {
         main_ = builder.build(main.first(main.size() - norm_adds));
         if (norm_adds) {
             Layer* before = main_.empty() ? nullptr : main_.back().get();
-            const Fusion of_norm{.act = relu_.f, .addend = true, .before = before};
+            const Fusion of_norm{.act = relu_.f,
+                                 .dy_is_masked = fusion.dy_is_masked,
+                                 .addend = true,
+                                 .before = before};
             norm_ = std::make_unique<BatchNorm>(main.back(), of_norm, builder);
         }
         const Shape y = std::exchange(builder.shape, x);
@@ -44,7 +50,7 @@ class Residual final : public Layer {
     }
 
     Value plan_forward(Value x, MemoryPlan& plan, bool training) override {
-        const Value shared = plan.kept(x, Keep::kValues);  // both branches read it
+        const Value shared = x_value_ = plan.kept(x, Keep::kValues);  // both branches read it
         const Value main = main_.plan_forward(shared, plan, training);
         const Value addend = shortcut_.plan_forward(shared, plan, training);
         if (norm_) {
@@ -71,14 +77,16 @@ class Residual final : public Layer {
         // If the shortcut returned the same buffer, main must not change it before the sum.
         if (needs_dx && from_shortcut.buffer == into_main.buffer) into_main.keep = Keep::kValues;
         const bool own = from_shortcut.buffer != into_main.buffer;
-        Value dx = main_.plan_backward(into_main, plan, needs_dx, own ? from_shortcut : Value{});
+        Value dx =
+            main_.plan_backward(into_main, plan, needs_dx, own ? from_shortcut : Value{}, mask_dx_);
         if (!needs_dx) return {};
-        plan.op({dx, from_shortcut});
+        plan.op({dx, from_shortcut, mask_dx_ ? x_value_ : Value{}});
         if (dx.keep != Keep::kNothing && !main_.adds) dx = sum_ = plan.make(dx.shape);
         return plan.kept(dx, Keep::kNothing);
     }
 
     Tensor forward(Tensor x, const Pass& pass) override {
+        x_ = x;
         const Tensor main = main_.forward(x, pass), addend = shortcut_.forward(x, pass);
         if (norm_) {
             norm_->addend = addend;
@@ -99,7 +107,9 @@ class Residual final : public Layer {
         const Tensor dx = main_.backward(dy, pass, listener), sum = sum_ ? sum_.first(dy.N) : dx;
         if (!needs_dx_) return {};
         if (sum_) backend_.copy(sum, dx);
-        if (!main_.adds) backend_.add(sum, from_shortcut);
+        if (main_.adds) return sum;
+        backend_.add(sum, from_shortcut);
+        if (mask_dx_) backend_.activate_grad(x_, sum);
         return sum;
     }
 
@@ -107,15 +117,17 @@ class Residual final : public Layer {
     Layers main_, shortcut_;
     std::unique_ptr<BatchNorm> norm_;  // or null
     FusedRelu relu_;                   // if norm_ is null
+    const bool mask_dx_;
     bool needs_dx_ = false;
-    Value y_value_, sum_;  // sum: of the branches' dx, if main's dx is still read later
-    Tensor y_;             // of the pass
+    Value x_value_, y_value_, sum_;  // sum: of the branches' dx, if main's dx is still read later
+    Tensor x_, y_;                   // of the pass
 };
 
 const LayerKind kResidual{.name = "residual",
                           .argument = "NAME",
                           .may = "relu",
                           .make = make_layer<Residual>,
-                          .mark = "shortcut"};
+                          .mark = "shortcut",
+                          .masks_dx = true};
 
 }  // namespace convoy

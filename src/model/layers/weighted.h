@@ -43,7 +43,7 @@ class Weighted : public Layer {
     Param* b_ = nullptr;  // or null
     Shape y_shape_;       // of one image
     FusedRelu relu_;
-    const bool mask_dx_;
+    bool mask_dx_;
     bool floats_;        // y is floats
     bool adds_ = false;  // to dx
     Value x_value_, y_value_, dx_value_;
