@@ -1,5 +1,6 @@
 #include "net/control/tls.h"
 
+#include <fmt/format.h>
 #include <openssl/err.h>
 #include <openssl/hmac.h>
 #include <openssl/ssl.h>
@@ -19,39 +20,11 @@ namespace {
 
 using Key = std::array<unsigned char, 32>;
 
-constexpr std::string_view kDigits = "0123456789abcdefghjkmnpqrstvwxyz";  // Crockford's base32
-constexpr size_t kTokenDigits = 52;                                       // and the check
+constexpr size_t kTokenDigits = 64;
 constexpr char kSuite[] = "TLS_AES_128_GCM_SHA256";
 constexpr unsigned char kSuiteId[] = {0x13, 0x01};
 constexpr char kIdentity[] = "convoy1";  // travels in clear: the same for all jobs
 constexpr int kReadBuffer = 128 << 10;   // bytes that one system call may bring
-
-// A sum over GF(32) that is 0 for a token with its check digit. It detects every single wrong digit
-// and every swap of two neighbours.
-unsigned checksum(unsigned sum, unsigned digit) {
-    return (sum << 1 ^ (sum & 16 ? 0x25 : 0) ^ digit) & 31;
-}
-
-Key parse_token(const std::string& text) {
-    const auto damaged = [](const auto&... why) {
-        throw AccessError(cat("the token is damaged: ", why...,
-                              "; `trainer token` makes a new token for all ranks"));
-    };
-    if (text.size() != kTokenDigits + 1)
-        damaged("it has ", text.size(), " characters, not ", kTokenDigits + 1);
-    Key key{};
-    unsigned sum = 0;
-    for (size_t i = 0; i < text.size(); ++i) {
-        const size_t digit = kDigits.find(text[i]);
-        if (digit == kDigits.npos) damaged("its character ", i + 1, " cannot be in a token");
-        sum = checksum(sum, unsigned(digit));
-        for (size_t bit = 0; bit < 5 && i < kTokenDigits; ++bit)
-            if (const size_t at = 5 * i + bit; at < 256 && (digit >> (4 - bit) & 1))
-                key[at / 8] |= (unsigned char)(0x80 >> at % 8);
-    }
-    if (sum != 0) damaged("a character is wrong, or two are swapped");
-    return key;
-}
 
 Key hmac(const Key& key, std::string_view text) {
     Key out;
@@ -63,10 +36,7 @@ Key hmac(const Key& key, std::string_view text) {
 }
 
 // HKDF (RFC 5869) without salt, for one block.
-Key derive(const Key& token) {
-    const Key extracted = hmac(Key{}, {reinterpret_cast<const char*>(token.data()), token.size()});
-    return hmac(extracted, "convoy psk 1\x01");
-}
+Key derive(const std::string& token) { return hmac(hmac(Key{}, token), "convoy psk 1\x01"); }
 
 // A new one for each call: OpenSSL frees it.
 SSL_SESSION* session_of(SSL* ssl) {
@@ -96,23 +66,19 @@ int find_key(SSL* ssl, const unsigned char* identity, size_t size, SSL_SESSION**
 }  // namespace
 
 std::string make_token() {
-    std::array<unsigned char, 33> bytes{};  // the last one stays 0: 256 bits are 51.2 digits
-    if (getentropy(bytes.data(), 32) != 0) fail("no random numbers: ", std::strerror(errno));
-    std::string text;
-    unsigned sum = 0;
-    for (size_t i = 0; i < kTokenDigits; ++i) {
-        const size_t at = 5 * i;
-        const unsigned two = unsigned(bytes[at / 8] << 8 | bytes[std::min<size_t>(at / 8 + 1, 32)]);
-        const unsigned digit = two >> (11 - at % 8) & 31;
-        sum = checksum(sum, digit);
-        text += kDigits[digit];
-    }
-    return text + kDigits[checksum(sum, 0)];
+    std::array<unsigned char, kTokenDigits / 2> bytes;
+    if (getentropy(bytes.data(), bytes.size()) != 0)
+        fail("no random numbers: ", std::strerror(errno));
+    return fmt::format("{:02x}", fmt::join(bytes, ""));
 }
 
 TlsContext make_tls(const std::string& token) {
     if (token.empty()) return nullptr;
-    auto* key = new Key(derive(parse_token(token)));
+    if (token.size() != kTokenDigits || token.find_first_not_of("0123456789abcdef") != token.npos)
+        throw AccessError(cat(
+            "the token is damaged: it has ", token.size(), " characters; it takes ", kTokenDigits,
+            " digits from 0 to f. `trainer token` makes a new token ", "for all ranks"));
+    auto* key = new Key(derive(token));
     SSL_CTX* raw = SSL_CTX_new(TLS_method());
     TlsContext context(raw, [key](SSL_CTX* ctx) {
         SSL_CTX_free(ctx);

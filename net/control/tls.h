@@ -1,9 +1,8 @@
 // tls.h — TLS 1.3 between ranks, keyed by the job's token. Only holders of the token get in; no
 // byte of anybody else reaches our parsers.
 //
-//   text of a token   52 characters of Crockford's base32, which are 32 random bytes, and one that
-//                     shows a wrong character or two swapped ones
-//   key               HKDF-SHA256(bytes, "convoy psk 1"), an external PSK (RFC 8446, 9257)
+//   token   32 random bytes as 64 hexadecimal digits
+//   key     HKDF-SHA256(the digits, "convoy psk 1"), an external PSK (RFC 8446, 9257)
 //
 // One suite, one group, a fresh X25519 exchange per connection, no certificates, no tickets. A key
 // encrypts 2^23 records of 16 KB, then the next key follows; 2^24.5 records would be safe.
@@ -33,7 +32,7 @@ std::string make_token();
 
 // TLS state that the connections of a process share. Null without a token: plain connections.
 using TlsContext = std::shared_ptr<ssl_ctx_st>;
-// `token`: as make_token() returns it, or "". Throws AccessError that says how it is damaged.
+// `token`: as make_token() returns it, or "". Throws AccessError if it is damaged.
 TlsContext make_tls(const std::string& token);
 
 // The answer to a peer that does not speak TLS or has no key: alert 40, handshake_failure.
