@@ -96,15 +96,11 @@ TEST_CASE("a generated sample is a JPEG, the same at every read, from many threa
     }
 }
 
-TEST_CASE("--generated takes a number; music is made by another program, which the error names") {
+TEST_CASE("--generated takes a number") {
     Config config;
     config.generated = "60";
     CHECK(data_options(config).generated == 60);
-    for (const char* text : {"music", "music:600"}) {
-        config.generated = text;
-        CHECK_FAILS(data_options(config), "./spectrograms --music");
-    }
-    for (const char* text : {"23", "x", "", "1000001"}) {
+    for (const char* text : {"23", "x", "", "1000001", "music"}) {
         config.generated = text;
         CHECK_FAILS(data_options(config), "--generated");
     }

@@ -19,17 +19,6 @@
 namespace convoy {
 using nlohmann::json;
 
-// --generated.
-static void take_generated(DataOptions& options, const std::string& text) {
-    if (text.starts_with("music"))
-        fail(
-            "--generated makes no music: `make spectrograms && ./spectrograms --music OUT` does; "
-            "then --data OUT --val-split 0.17 --augment resize");
-    options.generated = to_number<int>(text).value_or(0);
-    if (options.generated < 24 || options.generated > 1'000'000)
-        fail("--generated cannot be '", text, "': it takes a number of images from 24 to 1000000");
-}
-
 DataOptions data_options(const Config& config, const std::vector<std::string>& classes) {
     DataOptions options;
     options.train = config.data;
@@ -37,7 +26,10 @@ DataOptions data_options(const Config& config, const std::vector<std::string>& c
     options.val_split = float(config.val_split);
     options.classes = classes;
     if (classes.empty() && !config.classes.empty()) options.classes = split(config.classes, ',');
-    take_generated(options, config.generated);
+    options.generated = to_number<int>(config.generated).value_or(0);
+    if (options.generated < 24 || options.generated > 1'000'000)
+        fail("--generated cannot be '", config.generated,
+             "': it takes a number of images from 24 to 1000000");
     options.seed = uint64_t(config.seed);
     options.label_offset = config.label_offset;
     options.cache = config.cache;
