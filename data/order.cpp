@@ -5,7 +5,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "src/base/number.h"
 #include "src/base/random.h"
 #include "src/base/text.h"
 

@@ -15,7 +15,6 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/make_backend.h"
-#include "src/base/number.h"
 #include "src/base/text.h"
 
 namespace convoy {

@@ -16,9 +16,8 @@
 #include <thread>
 
 #include "data/images/decode.h"
-#include "src/base/check.h"
-#include "src/base/number.h"
 #include "src/base/parallel.h"
+#include "src/base/text.h"
 #include "tools/mel.h"
 
 namespace fs = std::filesystem;

@@ -8,7 +8,6 @@
 
 #include "data/images/decode.h"
 #include "data/sources/index.h"
-#include "src/base/number.h"
 #include "src/base/text.h"
 
 namespace convoy {

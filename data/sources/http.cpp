@@ -12,8 +12,8 @@
 #include <memory>
 #include <vector>
 
-#include "src/base/number.h"
 #include "src/base/sha256.h"
+#include "src/base/text.h"
 
 namespace convoy {
 namespace {

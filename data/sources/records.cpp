@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "src/base/bytes.h"
-#include "src/base/number.h"
 #include "src/base/text.h"
 
 namespace convoy {

@@ -17,7 +17,6 @@
 #include "data/sources/index.h"
 #include "data/sources/listing.h"
 #include "src/base/clock.h"
-#include "src/base/number.h"
 #include "src/base/text.h"
 
 namespace convoy {

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "net/control/join_options.h"
-#include "src/base/number.h"
+#include "src/base/text.h"
 
 namespace convoy {
 

@@ -1,6 +1,5 @@
 #include "src/base/input_size.h"
 
-#include "src/base/number.h"
 #include "src/base/text.h"
 
 namespace convoy {

@@ -1,7 +1,9 @@
-// text.h — helpers for text. It includes check.h, so its users need not.
+// text.h — helpers for text, and numbers from text. It includes check.h, so its users need not.
 #pragma once
 
+#include <charconv>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +11,15 @@
 #include "src/base/check.h"
 
 namespace convoy {
+
+// `text` as a number; empty if any of it is not a number.
+template <class T>
+std::optional<T> to_number(std::string_view text) {
+    T value{};
+    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || stop != text.data() + text.size()) return {};
+    return value;
+}
 
 std::vector<std::string> split(std::string_view text, char separator);
 

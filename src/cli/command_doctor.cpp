@@ -15,7 +15,6 @@
 #include <thread>
 
 #include "net/control/connection.h"
-#include "src/base/number.h"
 #include "src/base/text.h"
 #include "src/cli/commands.h"
 #include "src/session/device_choice.h"

@@ -1,8 +1,7 @@
 // launcher.cpp — sets options from the environment variables of launchers.
 #include <algorithm>
 
-#include "src/base/check.h"
-#include "src/base/number.h"
+#include "src/base/text.h"
 #include "src/cli/commands.h"
 
 namespace convoy {

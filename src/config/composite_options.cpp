@@ -4,7 +4,6 @@
 
 #include "data/images/augment.h"
 #include "net/control/wire.h"
-#include "src/base/number.h"
 #include "src/base/text.h"
 #include "src/config/config.h"
 

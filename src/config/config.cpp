@@ -9,7 +9,6 @@
 #include <sstream>
 
 #include "net/control/wire.h"
-#include "src/base/number.h"
 #include "src/base/text.h"
 
 namespace convoy {

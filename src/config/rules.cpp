@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "src/base/number.h"
 #include "src/base/text.h"
 
 namespace convoy {

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "src/base/number.h"
 #include "src/base/text.h"
 
 namespace convoy {

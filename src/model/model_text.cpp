@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <sstream>
 
-#include "src/base/number.h"
 #include "src/base/text.h"
 #include "src/model/layers/layers.h"
 

@@ -16,9 +16,8 @@
 #include "net/control/join_options.h"
 #include "net/control/tls.h"
 #include "net/ring/communicator.h"
-#include "src/base/check.h"
 #include "src/base/clock.h"
-#include "src/base/number.h"
+#include "src/base/text.h"
 #include "src/page/assets.h"
 
 namespace convoy {

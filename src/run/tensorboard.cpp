@@ -11,9 +11,8 @@
 #include <nlohmann/json.hpp>
 
 #include "data/sources/shard_writer.h"
-#include "src/base/check.h"
-#include "src/base/number.h"
 #include "src/base/protobuf.h"
+#include "src/base/text.h"
 namespace convoy {
 namespace fs = std::filesystem;
 using nlohmann::json;

@@ -12,7 +12,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "src/base/number.h"
 #include "src/base/text.h"
 #include "src/session/rank_json.h"
 

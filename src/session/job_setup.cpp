@@ -6,7 +6,6 @@
 
 #include "data/order.h"
 #include "data/sources/storage.h"
-#include "src/base/number.h"
 #include "src/base/random.h"
 #include "src/base/text.h"
 #include "src/checkpoint/torch_file.h"

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "src/base/clock.h"
-#include "src/base/number.h"
 #include "src/base/text.h"
 #include "src/step/micro_batch.h"
 
