@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "data/image_fault.h"
 #include "data/images/decode.h"
 #include "data/images/large_image.h"
 #include "src/base/bytes.h"

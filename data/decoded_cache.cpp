@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#include "data/image_fault.h"
-#include "src/base/check.h"
+#include "data/images/decode.h"
 
 namespace convoy {
 namespace {

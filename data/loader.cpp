@@ -5,7 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "data/image_fault.h"
 #include "data/images/large_image.h"
 #include "src/base/check.h"
 #include "src/base/clock.h"

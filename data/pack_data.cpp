@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "data/image_fault.h"
 #include "data/images/large_image.h"
 #include "data/order.h"
 #include "data/sources/index.h"

@@ -2,7 +2,6 @@
 
 #include <opencv2/core.hpp>
 
-#include "data/image_fault.h"
 #include "src/base/check.h"
 
 namespace convoy {

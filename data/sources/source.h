@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <new>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "data/order.h"
+#include "data/sources/storage.h"
 #include "src/base/log.h"
 #include "src/base/random.h"
 
@@ -112,5 +114,19 @@ class ChangedSource : public Source {
 
     const SourcePtr source_;
 };
+
+// Runs `work`, which reads and decodes sample i. Returns why the image is bad, or "". Passes on
+// other exceptions, such as Unreachable.
+template <class Work>
+std::string image_fault(const Source& source, size_t i, const Work& work) try {
+    work();
+    return "";
+} catch (const Unreachable&) {
+    throw;
+} catch (const Error& error) {
+    return error.what();
+} catch (const std::bad_alloc&) {
+    return source.name(i) + ": takes more memory than there is";
+}
 
 }  // namespace convoy

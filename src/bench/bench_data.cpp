@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "data/decoded_cache.h"
-#include "data/image_fault.h"
 #include "data/images/decode.h"
 #include "src/base/check.h"
 #include "src/bench/bench.h"
