@@ -1,5 +1,4 @@
 // Activation — relu, and others that the layer before cannot fuse. In place if x is not read later.
-#include "src/model/layers/fused_relu.h"
 #include "src/model/layers/layers.h"
 
 namespace convoy {

@@ -1,7 +1,6 @@
 // batch_norm.h — batch norm as a layer, and as the last layer of a residual block.
 #pragma once
 
-#include "src/model/layers/fused_relu.h"
 #include "src/model/layers/layers.h"
 
 namespace convoy {

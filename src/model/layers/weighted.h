@@ -1,7 +1,6 @@
 // weighted.h — the base of conv2d and linear: weights, and the memory of a product.
 #pragma once
 
-#include "src/model/layers/fused_relu.h"
 #include "src/model/layers/layers.h"
 
 namespace convoy {
