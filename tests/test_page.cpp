@@ -6,7 +6,6 @@
 #include <regex>
 
 #include "src/base/text.h"
-#include "src/page/assets.h"
 #include "src/page/server.h"
 #include "tests/jobs.h"
 

@@ -1,5 +1,5 @@
-// assets.cpp — see assets.h. The assembler includes the files, so no tool has to convert them.
-#include "src/page/assets.h"
+// assets.cpp — the files of the page. The assembler includes them, so no tool has to convert them.
+#include "src/page/server.h"
 
 // Global symbols, because arm64 may merge the address of a local symbol with others.
 #define EMBED(name, file)                                                       \

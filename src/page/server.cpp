@@ -18,7 +18,6 @@
 #include "net/ring/communicator.h"
 #include "src/base/clock.h"
 #include "src/base/text.h"
-#include "src/page/assets.h"
 
 namespace convoy {
 

@@ -19,6 +19,14 @@
 
 namespace convoy {
 
+// The files of the page, which are built into the program (assets.cpp): "/", "/page.css",
+// "/page.js", and "/charts.js" (dygraphs; empty if the build did not find it).
+struct Asset {
+    std::string_view path, type, bytes;
+    bool gzipped = false;
+};
+extern const Asset kAssets[4];
+
 // The host and port of --page: "on" is 127.0.0.1:29480, a number is a port there. Resolves the
 // host; throws Error if it has no address.
 std::pair<std::string, uint16_t> page_address(const std::string& page);
