@@ -72,7 +72,8 @@ TEST_CASE("report: two ranks count what one would, and keep the worst mistakes o
     Quality alone(3);
     add(alone, {0, 1}, first);
     add(alone, {2, 1}, second, 2);
-    alone.gather(*make_single_rank(), NoImages());
+    Communicator one_rank;
+    alone.gather(one_rank, NoImages());
     check(alone);
     run_ranks(
         2, [](JoinOptions&) {},
@@ -120,7 +121,8 @@ TEST_CASE("report: recalls and macro F1 of unequal classes, on one rank and on t
 TEST_CASE("report: logits that are not finite are no crash") {
     Quality quality(3);
     add(quality, {0, 1, 2}, {NAN, 0, 0, INFINITY, 0, 0, -INFINITY, -INFINITY, -INFINITY});
-    quality.gather(*make_single_rank(), NoImages());
+    Communicator one_rank;
+    quality.gather(one_rank, NoImages());
     CHECK(std::isfinite(quality.calibration_error()));
 }
 
@@ -130,7 +132,8 @@ TEST_CASE("report: a page of an evaluation holds names as text, and JSON the num
     const ModelCard card{"tiny\"<", "", {8, 8, 3}, {evil, "b", "c\xff"}};
     Quality quality(3);
     add(quality, {0, 1, 1, 2}, {9, 0, 0, 5, 0, 0, 0, 3, 0, 1, 0, 0});
-    quality.gather(*make_single_rank(), NoImages());
+    Communicator one_rank;
+    quality.gather(one_rank, NoImages());
     Sums sums{.loss = 2, .correct = 2, .top5 = 4, .count = 4, .skipped = 1};
     const Evaluated result{"m", "d&d", card, sums, quality};
     write_eval_report(dir / "a/b", result);

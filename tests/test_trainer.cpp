@@ -11,7 +11,6 @@
 #include <cstring>
 #include <mutex>
 
-#include "net/ring/null_communicator.h"
 #include "src/base/text.h"
 #include "src/checkpoint/checkpoint.h"
 #include "src/run/run_log.h"
@@ -209,7 +208,7 @@ Outcome train_in_threads(
         job.communicator->barrier();  // before this rank's servers end
     };
     Job alone;
-    alone.communicator = make_single_rank();
+    alone.communicator = std::make_unique<Communicator>();
     const auto usual = [](JoinOptions& options) { options.heartbeat = JoinOptions().heartbeat; };
     world == 1 ? train(alone) : run_ranks(world, usual, train);
     for (int r = 1; r < world; ++r) {
@@ -414,9 +413,9 @@ TEST_CASE("two ranks in bf16 follow fp32, with factors of bf16 rows between them
 namespace {
 
 // A rank that must not talk to the others.
-class Apart final : public NullCommunicator {
+class Apart final : public Communicator {
  public:
-    using NullCommunicator::NullCommunicator;
+    using Communicator::Communicator;
     std::future<void> allreduce_sum(std::span<float>) override { fail("a local step sums"); }
     std::future<void> gather(std::vector<std::span<float>>, bool) override { fail("… gathers"); }
     void broadcast(std::span<std::byte>, int) override { fail("… broadcasts"); }
@@ -744,7 +743,7 @@ TEST_CASE("mixed and changed images train the same model on any number of ranks"
 
 TEST_CASE("the loss of a step counts both labels of a mixed image by their parts") {
     Config config = small_config();
-    const std::unique_ptr<Communicator> alone = make_single_rank();
+    const auto alone = std::make_unique<Communicator>();
     const auto loss = [&](int32_t first, int32_t second, float part) {
         Rank rank(config, *alone, {1});
         rank.loader->start(0, 0);
@@ -765,7 +764,7 @@ TEST_CASE("sixteen images are learnt by heart") {
     config.generated = "24";
     config.batch = 20;
     config.threads = 2;
-    const std::unique_ptr<Communicator> alone = make_single_rank();
+    const auto alone = std::make_unique<Communicator>();
     Rank rank(config, *alone, {1});
     Preprocess how;
     how.size = 16, how.augment = Augment::none;
@@ -785,7 +784,7 @@ TEST_CASE("sixteen images are learnt by heart") {
 
 TEST_CASE("eval --tta: the mean logits of an image and its moved and mirrored images") {
     Config config = small_config();
-    const std::unique_ptr<Communicator> alone = make_single_rank();
+    const auto alone = std::make_unique<Communicator>();
     Rank rank(config, *alone, {1});
     rank.train(2);
     LoaderOptions options;
@@ -863,7 +862,7 @@ TEST_CASE("eval --tta: the mean logits of an image and its moved and mirrored im
 TEST_CASE("a run that stops, is saved and goes on ends with the same bits") {
     Config config = small_config();
     config.ema = 0.9, config.clip_norm = 1;
-    const std::unique_ptr<Communicator> alone = make_single_rank();
+    const auto alone = std::make_unique<Communicator>();
     Rank whole(config, *alone, {1});
     whole.train(6);
 
@@ -882,7 +881,7 @@ TEST_CASE("a step with a NaN leaves weights, statistics and optimizer as they we
           doctest::test_suite("device")) {
     Config config = small_config();
     config.batch = 4;
-    const std::unique_ptr<Communicator> alone = make_single_rank();
+    const auto alone = std::make_unique<Communicator>();
     using Case = std::tuple<std::string, const char*, const char*, std::string>;
     for (const auto& [device, graph, optimizer, what] :
          {Case{"cpu", "off", "adamw", "gradient of c1.weight"},
@@ -923,7 +922,7 @@ TEST_CASE("a recorded step trains as one that runs op by op: the same bits, what
     config.device = kernel_device();
     config.generated = "24", config.batch = 3;  // 20 to train on: six steps of 3 and one of 2
     const int all = 9;
-    const std::unique_ptr<Communicator> alone = make_single_rank();
+    const auto alone = std::make_unique<Communicator>();
     for (const char* optimizer : {"sgd", "adamw"}) {
         set_option(config, "optimizer", optimizer);
         const bool all_options = optimizer == std::string("adamw");

@@ -9,7 +9,6 @@
 
 #include "net/control/membership.h"
 #include "net/ring/messenger.h"
-#include "net/ring/null_communicator.h"
 #include "net/ring/open_links.h"
 #include "net/ring/ring.h"
 #include "src/base/clock.h"
@@ -50,24 +49,23 @@ std::vector<std::span<std::byte>> as_bytes(const std::vector<std::span<float>>& 
     return bytes;
 }
 
-// The collectives of one ring, for a communicator that says how they are queued.
-template <class Base>
-class RingCollectives : public Base {
+// The collectives of one ring. Derived classes say how they are queued.
+class RingCollectives : public Communicator {
  public:
-    using Base::Base;
+    using Communicator::Communicator;
     std::future<void> allreduce_sum(std::span<float> data) override {
         return submit([this, data] { ring().sum(data); });
     }
     std::future<void> gather(std::vector<std::span<float>> blocks, bool exact) override {
-        ENSURE(int(blocks.size()) == this->world(), blocks.size(), " blocks");
+        ENSURE(int(blocks.size()) == world(), blocks.size(), " blocks");
         return submit([this, bytes = as_bytes(blocks), exact] { ring().gather(bytes, !exact); });
     }
     void broadcast(std::span<std::byte> data, int root) override {
         submit([this, data, root] { ring().broadcast(data, root); }).get();
     }
     std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) override {
-        std::vector<std::vector<std::byte>> all(size_t(this->world()));
-        submit([&] { gather_bytes(ring(), this->rank(), data, all); }).get();
+        auto all = std::vector<std::vector<std::byte>>(size_t(world()));
+        submit([&] { gather_bytes(ring(), rank(), data, all); }).get();
         return all;
     }
     void barrier() override {
@@ -79,9 +77,9 @@ class RingCollectives : public Base {
     virtual std::future<void> submit(std::function<void()> run) = 0;
 };
 
-class RingCommunicator final : public RingCollectives<Communicator> {
+class RingCommunicator final : public RingCollectives {
     // A group of ranks with its own ring. Its collectives run in the queue of all ranks.
-    class Group final : public RingCollectives<NullCommunicator> {
+    class Group final : public RingCollectives {
      public:
         Group(RingCommunicator& all, Ring& ring, std::vector<int> ranks, int rank)
             : RingCollectives(rank, int(ranks.size())),
@@ -310,10 +308,6 @@ class RingCommunicator final : public RingCollectives<Communicator> {
 };
 
 }  // namespace
-
-std::unique_ptr<Communicator> make_single_rank() {
-    return std::make_unique<NullCommunicator>(0, 1);
-}
 
 Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop) {
     if (options.world < 0 || options.world > wire::kMaxWorld)

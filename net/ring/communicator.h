@@ -61,15 +61,18 @@ struct Ranks {
     std::string why;          // "ring 4: rank 2 (…) lost: …; 3 ranks, step 812 redone"
 };
 
+// This class itself has no network: each collective is done when it is called, and leaves the data
+// as it is. That is right for a job of one rank; tests and measurements override what they need.
 class Communicator {
  public:
+    explicit Communicator(int rank = 0, int world = 1) : rank_(rank), world_(world) {}
     virtual ~Communicator() = default;
 
     // Sums of at most this many bytes are sent as fp32, whatever --wire says, and in few steps.
     static constexpr size_t kExactBytes = 16 << 10;
 
-    virtual int rank() const = 0;
-    virtual int world() const = 0;
+    virtual int rank() const { return rank_; }
+    virtual int world() const { return world_; }
     // The number of ranks on the ring for sums of more than kExactBytes. If the ranks of a host
     // share memory, only one rank per host is on this ring.
     virtual int around() const { return world(); }
@@ -78,28 +81,33 @@ class Communicator {
     // submitted, which must be the same on every rank. `data` must stay alive, unread and
     // unwritten until the future is ready; the future carries the Error, if any. Ready means that
     // this rank holds the result, not that the others do. Every rank ends with the same bits.
-    virtual std::future<void> allreduce_sum(std::span<float> data) = 0;
+    virtual std::future<void> allreduce_sum(std::span<float> /*data*/) { return done(); }
 
     // Starts an all-gather of floats, in order with the sums: blocks[r] of rank r reaches every
     // rank. All ranks know all sizes (they may differ, or be 0); the caller fills this rank's own
     // block first. With the bf16 wire each block is rounded once, on its owner as well, unless they
     // are `exact`. The blocks (not the vector) must stay alive, unread and unwritten until the
     // future is ready.
-    virtual std::future<void> gather(std::vector<std::span<float>> blocks, bool exact = false) = 0;
+    virtual std::future<void> gather(std::vector<std::span<float>> /*blocks*/,
+                                     bool /*exact*/ = false) {
+        return done();
+    }
 
     // The next three calls block and run in order with the sums.
     // data = the data of rank `root`. The size is the same on every rank.
-    virtual void broadcast(std::span<std::byte> data, int root = 0) = 0;
+    virtual void broadcast(std::span<std::byte> /*data*/, int /*root*/ = 0) {}
     // Returns each rank's bytes, by rank; lengths may differ (at most 16 MB each).
-    virtual std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) = 0;
+    virtual std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> data) {
+        return std::vector(size_t(world()), std::vector(data.begin(), data.end()));
+    }
     // Returns when every rank has called it.
-    virtual void barrier() = 0;
+    virtual void barrier() {}
 
     // After RingBroken, when no collective is under way: forms a ring of the remaining ranks, which
     // must call it too. rank() and world() change. `step`: steps done. `planned`: all ranks have
     // done this step and nothing broke. Blocks while any rank still computes. Throws Error if the
     // job cannot continue.
-    virtual Ranks regroup(int64_t step, bool planned) = 0;
+    virtual Ranks regroup(int64_t /*step*/, bool /*planned*/) { fail("there is no other rank"); }
     // The fewest ranks with which an elastic job trains; 0: the job is not elastic (--elastic off).
     virtual int min_world() const { return 0; }
     // Sets what newcomers are told from now on.
@@ -112,13 +120,17 @@ class Communicator {
 
     // Opens direct links to `ranks`. Every rank calls it once per ring; of two ranks, both or none
     // name the other. Blocks. Destroy the links before regroup() and before this object.
-    virtual std::shared_ptr<Messenger> open_messenger(const std::vector<int>& ranks) = 0;
+    virtual std::shared_ptr<Messenger> open_messenger(const std::vector<int>& /*ranks*/) {
+        fail("there is no other rank");
+    }
 
     // Returns a communicator for the sums, gathers and barriers of `ranks`: ascending, this rank
     // included. Every rank calls it once per ring, for its own group. The ranks of a group are
     // numbered 0, 1, …. The group's collectives run in order with those of this communicator.
     // Blocks. The result must not outlive this object.
-    virtual std::unique_ptr<Communicator> open_group(const std::vector<int>& ranks) = 0;
+    virtual std::unique_ptr<Communicator> open_group(const std::vector<int>& /*ranks*/) {
+        fail("there is no other rank");
+    }
 
     // Times both directions of every link of the ring, one after the other. Collective; blocks, in
     // order with the sums, about 0.1 s per link. Every rank returns the same list: two entries per
@@ -130,12 +142,12 @@ class Communicator {
     virtual void set_progress(int64_t step, Phase phase) { (void)step, (void)phase; }
 
     // Tells all ranks that this rank fails, and why. The others fail with "rank N (address): why".
-    virtual void abort(const std::string& why) noexcept = 0;
+    virtual void abort(const std::string& /*why*/) noexcept {}
     // Leaves the job: from now on the end of this rank's connection is no failure. Call it once all
     // collectives are done (a barrier before it keeps ranks from leaving early).
     virtual void leave() noexcept {}
     // The rank that was lost first or called abort(), the same on all survivors; -1 if none.
-    virtual int lost_rank() const = 0;
+    virtual int lost_rank() const { return -1; }
 
     // Sets the tracks (src/base/trace.h) that record collectives and their pieces from now on: one
     // track for what is sent, one for what arrives.
@@ -155,10 +167,17 @@ class Communicator {
     // Call it before and after any other wait for another rank, so that the stall diagnosis counts
     // the wait like a collective.
     virtual void set_waiting(bool waits) { (void)waits; }
-};
 
-// A job of one rank: nothing is sent.
-std::unique_ptr<Communicator> make_single_rank();
+ protected:
+    static std::future<void> done() {
+        std::promise<void> promise;
+        promise.set_value();
+        return promise.get_future();
+    }
+
+ private:
+    const int rank_, world_;
+};
 
 struct Job {
     std::unique_ptr<Communicator> communicator;

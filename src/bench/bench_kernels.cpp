@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "net/ring/null_communicator.h"
 #include "src/base/trace.h"
 #include "src/bench/bench.h"
 #include "src/session/job_setup.h"
@@ -60,7 +59,7 @@ class TimedModel {
     void run(double seconds) {
         model_.plan(int(config_.batch), /*training=*/true);
         Optimizer optimizer(config_, model_.params(), *backend_);
-        NullCommunicator alone(0, 1);
+        Communicator alone;
         TrainerOptions options(config_);
         options.config.graph = GraphMode::kOff;  // a recorded step is one span
         options.tracer = &tracer_, options.track = host_, options.last_traced = INT64_MAX;

@@ -113,7 +113,8 @@ int command_predict(const CommandLine& line, Log& log, const Stop& stop) {
     for (const auto& source : sources)
         options.batch = std::clamp<int64_t>(int64_t(source->size()), options.batch, 16);
     options.training = false;
-    TrainedModel trained = load_trained_model(config, *make_single_rank(), int(options.batch), log);
+    Communicator alone;
+    TrainedModel trained = load_trained_model(config, alone, int(options.batch), log);
     options.bytes = !trained.backend->host_visible();
     bool is_good = faults.empty();
     std::set<std::string> written;  // heat maps

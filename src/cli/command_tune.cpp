@@ -204,7 +204,8 @@ int tune_in_job(JobSession& job) {
     std::vector<Trial> here =
         local_trials(config.threads > 0 ? config.threads : available_cpus(), count_gpus());
     if (!alone) std::erase_if(here, [](const Trial& one) { return one.ranks > 1; });
-    int best = tune.measure(*make_single_rank(), here, alone ? 1 : 0.5);
+    Communicator this_rank;
+    int best = tune.measure(this_rank, here, alone ? 1 : 0.5);
     const double base = here[0].speed.images_per_second;
     tune.print(here, best, base);
     if (best < 0)

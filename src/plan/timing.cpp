@@ -7,7 +7,6 @@
 
 #include "data/order.h"
 #include "net/control/ids.h"
-#include "net/ring/null_communicator.h"
 #include "src/base/terminal.h"
 #include "src/session/device_choice.h"
 #include "src/session/rank_json.h"
@@ -81,7 +80,7 @@ JobTiming time_job(const JobSetup& setup, Communicator& communicator, bool brief
     }
 
     // Steps that send no sums. The learning rate is 0, so the weights do not change.
-    NullCommunicator nowhere(0, 1);
+    Communicator nowhere;
     TrainerOptions options(config);
     options.config.sync = SyncKind::kRing, options.config.sync_every = 1;
     Trainer trainer(options, *backend, nowhere, model, optimizer, [] { return 0; });
@@ -129,8 +128,8 @@ void run_preflight(JobSetup& setup) {
     Shares& shares = setup.shares;
     if (setup.job.is_newcomer()) {
         if (shares.newcomer == 0 && shares.speed > 0) {
-            const double speed =
-                time_job(setup, *make_single_rank(), /*brief=*/true).ranks[0].together;
+            Communicator alone;
+            const double speed = time_job(setup, alone, /*brief=*/true).ranks[0].together;
             shares.newcomer = std::max(0.01, std::round(100 * speed / shares.speed) / 100);
             setup.job.log.notice(fmt::format(
                 "this rank trains {:.1f} img/s, a rank with weight 1 {:.1f}: --share {:g}", speed,

@@ -40,7 +40,7 @@ static Job join_job(const CommandLine& line, Log& log, const Stop& stop,
     const Config& config = line.config;
     JoinOptions options;
     options.access = access_of(config);  // a wrong --token-file is an error for one rank too
-    if (config.coord.empty()) return {make_single_rank(), {}};
+    if (config.coord.empty()) return {std::make_unique<Communicator>(), {}};
     std::tie(options.host, options.port) = coordinator_address(config.coord);
     options.rank = config.rank;
     options.world = config.world;
