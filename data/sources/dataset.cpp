@@ -202,8 +202,8 @@ DataSet open_data(const DataOptions& options, Log& log) {
         set.val =
             open_validation(held, options.part ? held.known : train.known, classes, options, log);
     } else {
-        log.info("no validation set: name one with --val DIR",
-                 set.is_stream ? "" : ", or hold back a part of these images with --val-split F");
+        const std::string part = cat("hold back a part of '", train.where, "' with --val-split F");
+        log.info("no validation set: name one with --val DIR", set.is_stream ? "" : ", or " + part);
     }
     if (set.val && set.val->fingerprint() == set.train->fingerprint())
         log.notice(
