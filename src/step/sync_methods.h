@@ -9,7 +9,7 @@
 //   step   begin ─ forward ─ loss ─ start ─ backward: ready, ready, … ─ finish ─ update ─ meet
 //
 // To add a way: derive from Sync, and add its function below and a branch to make_sync
-// (sync_methods.cpp).
+// (trainer.cpp).
 #pragma once
 
 #include <map>
@@ -103,7 +103,6 @@ class Sync : public GradListener, public BatchPasses {
     double waited_ = 0;
 };
 
-std::unique_ptr<Sync> make_sync(const SyncParts& parts);
 // Each is in the file of its name.
 std::unique_ptr<Sync> make_weight_average(const SyncParts& parts);
 std::unique_ptr<Sync> make_server_sync(const SyncParts& parts);

@@ -145,6 +145,16 @@ void Trainer::fail_at(size_t bad, const Position& at) {
                        "--warmup"));
 }
 
+// From the options to the way to synchronise.
+static std::unique_ptr<Sync> make_sync(const SyncParts& parts) {
+    const Config& config = parts.config;
+    if (config.pipeline > 1) return make_pipeline(parts);
+    if (config.sync != SyncKind::kRing) return make_server_sync(parts);
+    if (config.sync_every > 1 && parts.communicator.world() > 1) return make_weight_average(parts);
+    return std::make_unique<GradReducer>(parts.model.params(), parts.backend, parts.communicator,
+                                         config, parts.bucket_bytes, parts.track, parts.device);
+}
+
 Trainer::Trainer(const TrainerOptions& options, Backend& backend, Communicator& communicator,
                  Model& model, Optimizer& optimizer, std::function<int()> stop)
     : options_(options),
