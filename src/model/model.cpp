@@ -92,11 +92,6 @@ double Model::forward_flops() const {
     return flops;
 }
 
-double Model::forward_flops(const Param& weights) const {
-    const auto line = std::ranges::find(lines_, layer_name(weights), &LayerLine::name);
-    return weights.dims > 1 && line != lines_.end() ? line->flops : 0;
-}
-
 std::string Model::layer_of(const Param& param) const {
     const std::string name = layer_name(param);
     const auto line = std::ranges::find(lines_, name, &LayerLine::name);

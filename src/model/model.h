@@ -100,8 +100,6 @@ class Model {
     std::string table() const;
     double forward_flops() const;  // for one image; a multiply-add counts as two
     const std::vector<LayerLine>& lines() const { return lines_; }
-    // Forward operations of the layer with these weights, per image; 0 for a bias or a scale.
-    double forward_flops(const Param& weights) const;
     std::string layer_of(const Param& param) const;  // "fc (linear 1000)", for messages
 
  private:
