@@ -33,7 +33,9 @@
 //             12 KB of shared memory for 64·32·32 products of tf32, or 64·32·64 of bf16.
 //   order     l rises in steps of 8 (bf16: 16) within a part. The hardware orders the sums inside a
 //             step. Parts are added in order. No atomics: the same bits on every run.
-//   out       at the end the sums pass through the stages' memory (stored_tile.cuh).
+//   out       at the end the sums pass through the stages' memory, so that a thread writes 16
+//             neighbouring bytes. If statistics of the columns are wanted (moments.cuh), they use
+//             this memory too; 12·⌈I/128⌉·J bytes written.
 //
 // A product of 16×8×16 is one instruction (HMMA), and every other instruction of the loop delays
 // the next product. So addresses are computed before the loop: the place of a copy or fragment in a
@@ -48,7 +50,7 @@
 
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/mma.cuh"
-#include "kernels/cuda/stored_tile.cuh"
+#include "kernels/cuda/moments.cuh"
 
 namespace convoy::CONVOY_DEVICE {
 
@@ -59,7 +61,7 @@ struct EpilogueWithMoments : Epilogue<T> {
     Strips strips;
 };
 
-constexpr int kTensorRows = 128, kStages = 3;
+constexpr int kTensorRows = 128, kTensorThreads = 256, kStages = 3;
 template <class T>
 constexpr int kChunk = 16 / int(sizeof(T));  // numbers in one copy
 template <class T>
@@ -260,6 +262,99 @@ __device__ __forceinline__ void start_stage(GroupProducts& products, uint64_t a,
     products.commit();
 }
 
+// The numbers of a block in shared memory, before they are stored. A thread stores kCount
+// neighbours, and so in every row that is a multiple of kApart further down.
+template <class U, int kColumns>
+struct StoredTile {
+    static constexpr int kCount = 16 / int(sizeof(U)), kPitch = kColumns + 8;  // 8: other banks
+    static constexpr int kAcross = kColumns / kCount, kApart = kTensorThreads / kAcross;
+};
+// Writes the sums of a block from the fragments to memory. They pass through shared memory, row by
+// row, so that a thread writes 16 bytes of a row and neighbouring threads write neighbours.
+//   U          the type of the written numbers
+//   put(i, j, values)   takes 16 bytes of numbers of row i, or 1
+template <class U, int kRows, int kColumns, int kM, int kN, class Put>
+__device__ __forceinline__ void store_tile(char* shared, const float (&sums)[kM][kN][4], int row,
+                                           int column, int i0, int j0, int I, int J, bool packs,
+                                           const Put& put) {
+    using S = StoredTile<U, kColumns>;
+    constexpr int kCount = S::kCount, kPitch = S::kPitch, kAcross = S::kAcross;
+    U* const tile = reinterpret_cast<U*>(shared);
+    const int thread = threadIdx.x, lane = thread % 32;
+    __syncthreads();  // the last stage is multiplied
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+        for (int n = 0; n < kN; ++n)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const float two[2] = {sums[m][n][half * 2], sums[m][n][half * 2 + 1]};
+                store_pack(tile + (row + lane / 4 + m * 16 + half * 8) * kPitch + column +
+                               lane % 4 * 2 + n * 8,
+                           two);
+            }
+    __syncthreads();  // the tile is there
+    const int c = thread % kAcross * kCount;
+    for (int r = thread / kAcross; r < kRows && i0 + r < I; r += S::kApart) {
+        float values[kCount];
+        load_pack(values, tile + r * kPitch + c);
+        if (packs && j0 + c < J) {
+            put(i0 + r, j0 + c, values);
+        } else {
+            for (int e = 0; e < kCount && j0 + c + e < J; ++e) {
+                float one[1] = {load(tile + r * kPitch + c + e)};
+                put(i0 + r, j0 + c + e, one);
+            }
+        }
+    }
+}
+
+// Computes the pieces (moments.cuh) of a block's tile, which is a strip, from the numbers that
+// store_tile() has left in shared memory. A thread takes the rows and columns that it has stored.
+// All threads of the block call it. The center of a piece is its first row.
+template <class U, int kRows, int kColumns>
+__device__ __forceinline__ void tile_moments(const Strips& strips, int strip, int first_column,
+                                             char* shared) {
+    using S = StoredTile<U, kColumns>;
+    constexpr int kPitch = kColumns + 4;  // 4: banks that differ
+    constexpr int kTileBytes = kRows * S::kPitch * int(sizeof(U)), kSums = S::kApart * kPitch;
+    static_assert(kTileBytes + 2 * kSums * sizeof(float) <= kStages * (kRows + kColumns) * 128);
+    const U* const tile = reinterpret_cast<const U*>(shared);
+    float* const rests = reinterpret_cast<float*>(shared + kTileBytes);
+    float* const squares = rests + kSums;
+    const int thread = threadIdx.x, part = thread / S::kAcross, c = thread % S::kAcross * S::kCount;
+    const auto total = [&](const float* from) {
+        float sum = 0;
+#pragma unroll
+        for (int p = 0; p < S::kApart; ++p) sum += from[p * kPitch + thread];
+        return sum;
+    };
+    strips.for_each_piece(strip, [&](int g, int64_t begin, int64_t end) {
+        const int first = int(begin - strip * strips.height), behind = int(end - begin) + first;
+        float center[S::kCount], v[S::kCount], rest[S::kCount] = {}, square[S::kCount] = {};
+        load_pack(center, tile + first * S::kPitch + c);
+#pragma unroll
+        for (int r = part; r < kRows; r += S::kApart) {
+            if (r < first || r >= behind) continue;
+            load_pack(v, tile + r * S::kPitch + c);
+#pragma unroll
+            for (int e = 0; e < S::kCount; ++e) {
+                const float off = v[e] - center[e];
+                rest[e] += off, square[e] += off * off;
+            }
+        }
+        store_pack(rests + part * kPitch + c, rest);
+        store_pack(squares + part * kPitch + c, square);
+        __syncthreads();  // the sums of all threads are there
+        if (thread < kColumns && first_column + thread < strips.C) {
+            float* to = strips.piece(strip, g) + first_column + thread;
+            to[0] = load(tile + first * S::kPitch + thread);
+            to[strips.C] = total(rests), to[2 * strips.C] = total(squares);
+        }
+        __syncthreads();  // the sums are read
+    });
+}
+
 // How code for 9.0a multiplies bf16. CONVOY_TEST_WGMMA=off or =nofence compares: `off` multiplies
 // by mma.sync, `nofence` leaves out the fence after copies, which may be needless.
 enum class GroupUse { kOff, kOn, kWithoutFence };
@@ -369,8 +464,7 @@ __device__ __forceinline__ void tensor_product(const A& a, const B& b, int I, in
         [&](int i, int j, auto& values) { epilogue.put(i, j, J, values); });
     if constexpr (F::kMoments)
         if (epilogue.strips.pieces)
-            tile_moments<Out, kRows, kColumns, kStages * kStage>(epilogue.strips, at.row, j0,
-                                                                 shared);
+            tile_moments<Out, kRows, kColumns>(epilogue.strips, at.row, j0, shared);
 }
 
 template <class A, class B, int kRows, int kColumns, class F>
