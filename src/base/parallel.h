@@ -13,8 +13,7 @@
 
 namespace convoy {
 
-// Runs work(i) for each i below n, with fewer threads if no more can be created. If calls throw,
-// rethrows the exception of the lowest i.
+// Runs work(i) for each i below n. If calls throw, rethrows the exception of the lowest i.
 inline void for_each_parallel(size_t n, int threads, const std::function<void(size_t)>& work) {
     std::atomic<size_t> next = 0;
     std::mutex mutex;
@@ -32,7 +31,7 @@ inline void for_each_parallel(size_t n, int threads, const std::function<void(si
     std::vector<std::future<void>> workers;
     for (size_t t = 0; t < std::min(size_t(std::max(threads, 1)), n); ++t) try {
             workers.push_back(std::async(std::launch::async, run));
-        } catch (const std::system_error&) {  // the others do the work
+        } catch (const std::system_error&) {  // fewer threads do the work
             if (workers.empty()) throw;
             break;
         }
