@@ -78,14 +78,13 @@ struct Epilogue {
     template <int kCount>
     __device__ __forceinline__ void put(int i, int j, int J, float (&sums)[kCount]) const {
         const size_t at = rows[i] * J + j;
-        if (mask) mask_pack(sums, mask + at);
         if (accumulate) {
             float before[kCount];
             load_pack(before, out + at);
-            if (mask) mask_pack(before, mask + at);
 #pragma unroll
             for (int e = 0; e < kCount; ++e) sums[e] += before[e];
         }
+        if (mask) mask_pack(sums, mask + at);
         store_pack(out + at, sums);
     }
     // A single sum.
