@@ -409,16 +409,16 @@ TEST_CASE("mini: rank 0 does not wait for ever for ranks, nor for a silent stran
 }
 
 TEST_CASE("mini: ranks that lose a neighbour, or wait for it in vain, name it, and the step") {
-    std::string signal;
-    SUBCASE("killed") { signal = "KILL"; }
-    SUBCASE("stopped") { signal = "STOP"; }
+    std::string signal = "KILL";
+    int wait = 120;
+    SUBCASE("killed") {}
+    SUBCASE("stopped") { signal = "STOP", wait = 5; }
     const TempDir folder;
     write_photos(folder / "photos");
     const auto start = [&, port = free_port()](int rank, const char* pid) {
-        return cat(mini_path(), " --data ", folder / "photos",
-                   " --batch 8 --epochs 100000 --wait 5 --out ", folder / "run", " --coord ",
-                   at(port), " --world 3 --rank ", rank, " >", folder / cat("mini", rank),
-                   " 2>&1 & ", pid, "=$!; ");
+        return cat(mini_path(), " --data ", folder / "photos", " --batch 8 --epochs 100000 --wait ",
+                   wait, " --out ", folder / "run", " --coord ", at(port), " --world 3 --rank ",
+                   rank, " >", folder / cat("mini", rank), " 2>&1 & ", pid, "=$!; ");
     };
     shell(cat(start(0, "first"), start(1, "victim"), start(2, "last"),
               "for i in $(seq 600); do grep -q 'step 3' ", folder / "mini0",

@@ -74,7 +74,7 @@ struct Epilogue {
         if (relu && sum < 0) sum = 0;  // in this form a NaN stays a NaN
         return rounded<T>(sum);
     }
-    // Stores or adds kCount finished numbers of row i from column j on, after the mask.
+    // Stores kCount finished numbers of row i from column j on, or their sum with `out`, masked.
     template <int kCount>
     __device__ __forceinline__ void put(int i, int j, int J, float (&sums)[kCount]) const {
         const size_t at = rows[i] * J + j;

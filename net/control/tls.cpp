@@ -76,8 +76,8 @@ TlsContext make_tls(const std::string& token) {
     if (token.empty()) return nullptr;
     if (token.size() != kTokenDigits || token.find_first_not_of("0123456789abcdef") != token.npos)
         throw AccessError(cat(
-            "the token is damaged: it has ", token.size(), " characters; it takes ", kTokenDigits,
-            " digits from 0 to f. `trainer token` makes a new token ", "for all ranks"));
+            "the token is damaged: it has ", token.size(), " characters; a token has ",
+            kTokenDigits, " digits: 0-9 and a-f. `trainer token` makes a new token for all ranks"));
     auto* key = new Key(derive(token));
     SSL_CTX* raw = SSL_CTX_new(TLS_method());
     TlsContext context(raw, [key](SSL_CTX* ctx) {

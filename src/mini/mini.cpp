@@ -700,7 +700,7 @@ struct Ring {
                    from = text("rank ", (rank + world - 1) % world, ", a neighbour, is lost");
         asio::async_write(right, asio::buffer(out.data(), out.size_bytes()), or_fail(to));
         asio::async_read(left, asio::buffer(in.data(), in.size_bytes()), or_fail(from));
-        wait_for(io, limit, from);
+        wait_for(io, limit, from, ", or waits itself");
     }
 };
 
