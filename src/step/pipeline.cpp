@@ -52,7 +52,8 @@ class Pipeline final : public Sync {
         if (!is_last()) neighbours.push_back(rank + 1);
         messenger_ = communicator_.open_messenger(neighbours);
         for (int r = 0; r < pipelines_; ++r) twins.push_back(r * stages_ + stage_);
-        group_ = pipelines_ > 1 ? communicator_.open_group(twins) : std::make_unique<Communicator>();
+        group_ =
+            pipelines_ > 1 ? communicator_.open_group(twins) : std::make_unique<Communicator>();
         Config summing = parts.config;
         summing.factors = FactorMode::kOff;
         reducer_ = std::make_unique<GradReducer>(params_, backend_, *group_, summing,
