@@ -115,13 +115,13 @@ struct StepState {
     int64_t first_bad = -1;      // index of the first number that is not finite, or -1
 };
 
-// Floats [begin, end) of the arenas, whose params have these factors.
+// Floats [begin, end) of the arenas. All params in them have these factors.
 struct Segment {
     size_t begin, end;
     float weight_decay = 0;
     float rate = 1;  // of the learning rate
 };
-// What an op updates of a slice of the arenas that begins at float `first`: ascending, on the host.
+// Segments, ascending, on the host. The slice that an op updates begins at float `first`.
 struct Segments {
     std::span<const Segment> list;
     size_t first = 0;

@@ -1,4 +1,4 @@
-// micro_tile.h — the register-blocked inner kernels. Included by micro_*.cpp, each of which sets
+// micro_tile.h — the register-blocked inner kernels. Each micro_*.cpp includes it and sets
 //
 //   kWidth  floats in a vector register     kVecs  vectors in a row of the tile
 //   kRows   rows of the tile                kLane, kLaneRows  see Micro

@@ -107,10 +107,10 @@ struct Same {
     __device__ Same from(size_t) const { return {}; }
     __device__ float operator()(float v, int) const { return v; }
 };
-// Of three channels, or of one that is given three times.
+// The factors of three channels; those of a single channel are given three times.
 struct Normalise {
     float scale[3], bias[3];
-    __device__ Normalise from(size_t i) const {  // of the numbers from i on
+    __device__ Normalise from(size_t i) const {  // channel of number i first
         const int c = int(uint32_t(i) % 3), d = c == 2 ? 0 : c + 1, e = 3 - c - d;
         return {{scale[c], scale[d], scale[e]}, {bias[c], bias[d], bias[e]}};
     }

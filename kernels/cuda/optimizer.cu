@@ -72,12 +72,12 @@ __global__ void adamw_kernel(float* __restrict__ w, const float* __restrict__ g,
     });
 }
 
-// part 0: step->part of `from`. Else `part` of the mean whose sums are `from`.
+// sums: to moves by `part` towards the mean of the sums `from`. Otherwise by step->part to `from`.
 __global__ void moving_mean_kernel(float* __restrict__ to, const float* __restrict__ from, size_t n,
-                                   const StepState* step, float part) {
-    const float scale = part > 0 ? step->scale : 1;
+                                   const StepState* step, bool sums, float part) {
+    const float scale = sums ? step->scale : 1;
     if (step->scale == 0) return;
-    if (part == 0) part = step->part;
+    if (!sums) part = step->part;
     for (size_t i = first_index(); i < n; i += grid_width())
         to[i] = (1 - part) * to[i] + part * scale * from[i];
 }
@@ -176,12 +176,13 @@ void CudaBackend::adamw(float* w, const float* g, float* m, float* v, size_t n,
 }
 
 void CudaBackend::average(float* mean, const float* w, size_t n, const StepState* step) {
-    moving_mean(mean, w, n, step, 0);
+    moving_mean_kernel<<<blocks_for(n), kThreads, 0, stream_>>>(mean, w, n, step, false, 0);
+    CUDA_LAUNCHED();
 }
 
 void CudaBackend::moving_mean(float* w, const float* sums, size_t n, const StepState* step,
                               float part) {
-    moving_mean_kernel<<<blocks_for(n), kThreads, 0, stream_>>>(w, sums, n, step, part);
+    moving_mean_kernel<<<blocks_for(n), kThreads, 0, stream_>>>(w, sums, n, step, true, part);
     CUDA_LAUNCHED();
 }
 

@@ -1,5 +1,5 @@
-// coordinator_join.cpp — how the coordinator answers JOIN, from the ranks of a new job, from ranks
-// whose ring broke, and from newcomers.
+// coordinator_join.cpp — how the coordinator answers JOIN from the ranks of a new job, from ranks
+// that lost their ring, and from newcomers.
 #include "net/control/coordinator.h"
 
 #include <algorithm>
@@ -64,7 +64,7 @@ bool Coordinator::tell_status(const std::string& status, bool now) {
     return is_told_;
 }
 
-// JOIN of a rank whose ring broke, or of a newcomer.
+// Answers JOIN of a rank that lost its ring, or of a newcomer.
 void Coordinator::join_again(Client& client) {
     const wire::Join& join = client.join;
     client.rank = rank_of(ring_, join.process);

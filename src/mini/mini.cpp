@@ -787,8 +787,8 @@ void save(const std::string& run, Network& net, int64_t steps, const auto& origi
     std::filesystem::remove_all(folder), std::filesystem::rename(folder + ".writing", folder);
 }
 
-// Reads a checkpoint of mini, or of ./trainer, whose header has no "job". Searches the header
-// for each name, and from there for the offsets of its numbers. Returns the number of steps.
+// Reads a checkpoint. A checkpoint of ./trainer has no "job" in its header. Searches the header for
+// each name, and from there for the offsets of its numbers. Returns the number of steps.
 int64_t load(const std::string& folder, Network& net, const auto& origin) {
     int64_t steps = 0;
     for (const std::string file : {"model", "optim"}) {

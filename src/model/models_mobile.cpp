@@ -66,8 +66,8 @@ std::string inverted_stages(std::span<const InvertedStage> stages, bool is_v2) {
            (is_v2 ? " init 0.01\n" : "\n");
 }
 
-// EfficientNet-Lite (Google, 2020): without squeeze-and-excitation, with relu6, and with the names
-// of the port to PyTorch that its published weights have.
+// EfficientNet-Lite (Google, 2020): without squeeze-and-excitation, and with relu6. The names are
+// those in the weights that were published for PyTorch.
 std::string efficientnet_lite(int size, double width, double depth, const char* dropout) {
     const auto conv = [](const std::string& at, const char* name, const char* norm, int out,
                          const std::string& rest, const char* act) {

@@ -16,7 +16,6 @@ Input::Input(Backend& backend, const Model& model, bool ahead)
       count_(backend.host_visible() ? 0 : 1 + ahead) {
     const Type type = backend.activations();
     if (count_ > 0 || type != Type::kFloat32) tensor_ = backend.alloc(images(max_batch_), type);
-    alloc_copies(1);
 }
 
 void Input::alloc_copies(size_t elem_bytes) {
@@ -27,7 +26,7 @@ void Input::alloc_copies(size_t elem_bytes) {
 
 void Input::fetch_ahead(const Batch& next) {
     ENSURE(!ahead_, "a batch is being copied already");
-    if (!copies_[1]) return;
+    if (count_ < 2) return;
     if (next.elem_bytes() > elem_bytes_) alloc_copies(next.elem_bytes());
     backend_.start_upload(next.x, copies_[1 - turn_], floats_of(next.n, next.elem_bytes()));
     ahead_ = &next, ahead_number_ = next.number;

@@ -18,8 +18,8 @@ namespace convoy {
 
 class Input {
  public:
-    // For batches up to model.max_batch(). ahead: allows fetch_ahead(). The first batch of floats
-    // allocates larger buffers on a device with separate memory.
+    // For batches up to model.max_batch(). ahead: allows fetch_ahead(). On a device with
+    // separate memory, the first batch allocates the buffers; the first one of floats, larger ones.
     Input(Backend& backend, const Model& model, bool ahead = false);
     // The tensor is valid until the next call, and while the batch is valid.
     Tensor take(const Batch& batch);
@@ -31,17 +31,17 @@ class Input {
     void alloc_copies(size_t elem_bytes);
     const float* on_device(const Batch& batch);
     Shape images(int N) const { return {N, size_.H, size_.W, size_.C}; }
-    // Of N images, of which each number has `bytes`, in floats.
+    // The floats that take as much memory as N images with `bytes` per number.
     size_t floats_of(int N, size_t bytes) const { return (images(N).elems() * bytes + 3) / 4; }
 
     Backend& backend_;
     const InputSize size_;
     const InputStatistics statistics_;
-    const int max_batch_, count_;   // of the buffers
-    size_t elem_bytes_ = 0;         // of a number in them
+    const int max_batch_, count_;   // count_: number of buffers
+    size_t elem_bytes_ = 0;         // for which they have room; 0: not allocated yet
     float* copies_[2] = {};         // the buffers on the device, unless it reads host memory
     int turn_ = 0;                  // the buffer that was taken last
-    Tensor tensor_;                 // the result, unless the loader's floats are
+    Tensor tensor_;                 // the result, unless it is the floats of the loader
     const Batch* ahead_ = nullptr;  // being copied to the other buffer
     uint64_t ahead_number_ = 0;
 };

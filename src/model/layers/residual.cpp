@@ -5,8 +5,8 @@
 //   x ───┤                     + ── relu ── y       If main ends with a batch norm, its call also
 //        └──── shortcut ───────┘                    adds the shortcut and computes the relu.
 //
-// Backward: dz (dy, or 0 where a relu gave 0) goes through the shortcut, then main. dx is the sum,
-// or 0 where x <= 0 if x is the output of a relu: of the block before, which then has its dz.
+// Backward: dz (dy, or 0 where a relu gave 0) goes through the shortcut, then main. dx is the sum.
+// If x is the output of the relu of the block before, dx is 0 where x <= 0: that block's dz.
 #include "src/model/layers/batch_norm.h"
 
 namespace convoy {
