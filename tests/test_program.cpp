@@ -72,7 +72,7 @@ TEST_CASE("program: huge images are read one at a time; one that memory has no r
                                   "--max-bad 0.5 --decode-threads 4 --out ", folder / "run");
     for (const std::string& words : {std::string("check --decode-threads 4"), train})
         for (const bool fits : {true, false}) {
-            const std::string output = run(fits ? 1'500 : 700, words);
+            const std::string output = run(fits ? 1'500 : 560, words);
             CAPTURE(output);
             for (const std::string& name : huge) CHECK(contains(output, "/a/" + name));
             CHECK(!contains(output, "takes more memory than there is") == fits);
