@@ -72,17 +72,10 @@ inline Vec activated_grad(Vec y, Vec dy, float slope = 0) {
     return dy;
 }
 
-// Calls f(first, count) for n numbers: whole vectors, then the remainder.
-template <class F>
-inline void over_numbers(size_t n, F&& f) {
-    constexpr size_t kSome = 4096;
-    for (size_t i = 0; i < n; i += kSome)
-        over_vectors(int(n - i < kSome ? n - i : kSome), [&](size_t j, auto m) { f(i + j, m); });
-}
 template <class T>
 void activate(T* x, size_t count, Activation act) {
     with_any_kind(act, [&](auto kind) {
-        over_numbers(count, [&](size_t i, auto n) {
+        over_vectors(count, [&](size_t i, auto n) {
             put(x + i, activated<kind()>(get(x + i, n), act.slope), n);
         });
     });
@@ -90,7 +83,7 @@ void activate(T* x, size_t count, Activation act) {
 template <class T>
 void activate_grad(const T* of, T* dy, size_t count, Activation act) {
     with_any_kind(act, [&](auto kind) {
-        over_numbers(count, [&](size_t i, auto n) {
+        over_vectors(count, [&](size_t i, auto n) {
             put(dy + i, activated_grad<kind()>(get(of + i, n), get(dy + i, n), act.slope), n);
         });
     });
@@ -224,7 +217,7 @@ void gradient_rows(const T* x, const T* dy, const Norm& norm, const float* mean_
 
 template <class T>
 void add_numbers(T* x, const T* y, size_t count) {
-    over_numbers(count, [&](size_t i, auto n) { put(x + i, get(x + i, n) + get(y + i, n), n); });
+    over_vectors(count, [&](size_t i, auto n) { put(x + i, get(x + i, n) + get(y + i, n), n); });
 }
 
 template <class T>

@@ -69,11 +69,11 @@ template <class T>
 
 // Calls f(first, count) for n numbers: whole vectors with count of type All, then the remainder.
 typedef std::integral_constant<int, kWidth> All;
-template <class F>
-inline void over_vectors(int n, F&& f) {
-    int i = 0;
+template <class Int, class F>
+inline void over_vectors(Int n, F&& f) {
+    Int i = 0;
     for (; i + kWidth <= n; i += kWidth) f(i, All());
-    if (i < n) f(i, n - i);
+    if (i < n) f(i, int(n - i));
 }
 template <class T, class N>
 inline Vec get(const T* p, N n) {
