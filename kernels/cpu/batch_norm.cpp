@@ -1,5 +1,6 @@
 // batch_norm.cpp — bound by memory: one pass over x forward, two backward. The gradient of the
 // activation is computed again from x, so that y need not be read. Statistics: moments.cpp.
+#include <array>
 #include <cmath>
 
 #include "kernels/cpu/columns.h"
@@ -14,30 +15,48 @@ static void scale_of(const float* gamma, const float* var, float eps, int C, flo
     for (int c = 0; c < C; ++c) scale[c] = float(gamma[c] / std::sqrt(double(var[c]) + eps));
 }
 
+// For each group the scale gamma·rstd of each channel, and room for its mean_dz and slope (Norm).
+static float* make_factors(Cpu& cpu, const float* gamma, const float* mean_rstd, int G, int C) {
+    float* factors = cpu.shared.get(kSlotParts, size_t(G) * 3 * C);
+    for (int g = 0; g < G; ++g)
+        for (int c = 0; c < C; ++c)
+            factors[size_t(g) * 3 * C + c] = gamma[c] * mean_rstd[(size_t(g) * 2 + 1) * C + c];
+    return factors;
+}
+// The Norm of a group, from the Norm of the first group.
+static Norm norm_of(size_t group, const Norm& first, size_t C) {
+    return {first.mean + group * 2 * C, first.scale + group * 3 * C, first.beta, first.act};
+}
+
+// y = act(z + residual), z as in Norm.
+static void normalise_rows(Cpu& cpu, Tensor x, GroupBounds groups, const Norm& first,
+                           Tensor residual, Tensor y) {
+    for_slabs(cpu, x, groups, [&]<class T>(T, const Slab& slab, int, ptrdiff_t at) {
+        const T* from = elements<T>(x) + at;
+        cpu.micro.passes(from).normalise(from, numbers_from<T>(residual, at),
+                                         norm_of(slab.group, first, x.C), elements<T>(y) + at,
+                                         slab.end - slab.begin, x.C);
+    });
+}
+
+// dx from dy, as in Passes::gradient_rows.
+static void gradient_rows(Cpu& cpu, Tensor x, Tensor dy, GroupBounds groups, const Norm& first,
+                          Tensor dx) {
+    for_slabs(cpu, x, groups, [&]<class T>(T, const Slab& slab, int, ptrdiff_t at) {
+        const T* from = elements<T>(x) + at;
+        cpu.micro.passes(from).gradient_rows(from, elements<T>(dy) + at,
+                                             norm_of(slab.group, first, x.C), slab.end - slab.begin,
+                                             x.C, elements<T>(dx) + at);
+    });
+}
+
 void CpuBackend::batch_norm(Tensor x, GroupBounds groups, const float* mean_rstd,
                             const float* gamma, const float* beta, Tensor residual, Activation act,
                             Tensor y) {
     check_batch_norm(x, residual, act, y);
     check_groups(x, groups);
-    if (x.elems() == 0) return;
-    const int C = x.C, G = int(groups.size()) - 1;
-    const std::vector<Slab> slabs = cut_slabs(groups, int64_t(x.H) * x.W);
-    float* scale = cpu_.shared.get(kSlotParts, size_t(G) * C);
-    for (int g = 0; g < G; ++g)
-        for (int c = 0; c < C; ++c)
-            scale[size_t(g) * C + c] = gamma[c] * mean_rstd[(size_t(g) * 2 + 1) * C + c];
-    with_type(x.type, [&]<class T>(T) {
-        const T *from = elements<T>(x), *other = elements<T>(residual);
-        T* to = elements<T>(y);
-        cpu_.pool.for_each(int(slabs.size()), [&](int s, int) {
-            const Slab& slab = slabs[s];
-            const ptrdiff_t at = slab.begin * C;
-            const Norm norm{mean_rstd + size_t(slab.group) * 2 * C, scale + size_t(slab.group) * C,
-                            beta, act};
-            cpu_.micro.passes(from).normalise(from + at, other ? other + at : nullptr, norm,
-                                              to + at, slab.end - slab.begin, C);
-        });
-    });
+    float* scale = make_factors(cpu_, gamma, mean_rstd, int(groups.size()) - 1, x.C);
+    normalise_rows(cpu_, x, groups, {mean_rstd, scale, beta, act}, residual, y);
 }
 
 void CpuBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds groups,
@@ -51,28 +70,16 @@ void CpuBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds grou
     const int64_t image_rows = int64_t(x.H) * x.W;
     const std::vector<Slab> slabs = cut_slabs(groups, image_rows);
 
-    // For each group: scale = gamma·rstd, mean of dz, slope = rstd·mean(dz·x̂)
-    float* factors = cpu_.shared.get(kSlotParts, size_t(G) * 3 * C);
-    for (int g = 0; g < G; ++g)
-        for (int c = 0; c < C; ++c)
-            factors[size_t(g) * 3 * C + c] = gamma[c] * mean_rstd[(size_t(g) * 2 + 1) * C + c];
+    float* factors = make_factors(cpu_, gamma, mean_rstd, G, C);
     auto* parts = reinterpret_cast<double*>(cpu_.shared.get(kSlotSums, slabs.size() * 4 * C));
-    const auto norm_of = [&](const Slab& slab, Activation applied) {
-        return Norm{mean_rstd + size_t(slab.group) * 2 * C, factors + size_t(slab.group) * 3 * C,
-                    beta, applied};
-    };
-    with_type(x.type, [&]<class T>(T) {
-        const T *in = elements<T>(x), *out = elements<T>(y), *grad = elements<T>(dy);
-        T* other = elements<T>(dresidual);
-        cpu_.pool.for_each(int(slabs.size()), [&](int s, int) {
-            const Slab& slab = slabs[s];
-            const ptrdiff_t at = slab.begin * C;
-            const Norm norm = norm_of(slab, act);
-            double* sum = parts + size_t(s) * 2 * C;
-            cpu_.micro.passes(in).gradient_sums(
-                in + at, other && act ? out + at : nullptr, grad + at, norm, norm.mean + C,
-                slab.end - slab.begin, C, other ? other + at : nullptr, sum, sum + C);
-        });
+    Norm norm{mean_rstd, factors, beta, act};
+    for_slabs(cpu_, x, groups, [&]<class T>(T, const Slab& slab, int s, ptrdiff_t at) {
+        const T* in = elements<T>(x) + at;
+        double* sum = parts + size_t(s) * 2 * C;
+        cpu_.micro.passes(in).gradient_sums(in, dresidual && act ? elements<T>(y) + at : nullptr,
+                                            elements<T>(dy) + at, norm_of(slab.group, norm, C),
+                                            slab.end - slab.begin, C,
+                                            numbers_from<T>(dresidual, at), sum, sum + C);
     });
 
     size_t s = 0;
@@ -94,18 +101,8 @@ void CpuBackend::batch_norm_grad(Tensor x, Tensor y, Tensor dy, GroupBounds grou
             if (dbeta) dbeta[c] += float(dz);
         }
     }
-    with_type(x.type, [&]<class T>(T) {
-        const T *in = elements<T>(x), *grad = elements<T>(dresidual ? dresidual : dy);
-        T* to = elements<T>(dx);
-        cpu_.pool.for_each(int(slabs.size()), [&](int task, int) {
-            const Slab& slab = slabs[task];
-            const ptrdiff_t at = slab.begin * C;
-            const Norm norm = norm_of(slab, dresidual ? Activation{Activation::kNone} : act);
-            cpu_.micro.passes(in).gradient_rows(in + at, grad + at, norm, norm.scale + C,
-                                                norm.scale + 2 * C, slab.end - slab.begin, C,
-                                                to + at);
-        });
-    });
+    if (dresidual) dy = dresidual, norm.act.kind = Activation::kNone;
+    gradient_rows(cpu_, x, dy, groups, norm, dx);
 }
 
 void CpuBackend::batch_norm_eval(Tensor x, const float* gamma, const float* beta, const float* mean,
@@ -115,15 +112,7 @@ void CpuBackend::batch_norm_eval(Tensor x, const float* gamma, const float* beta
     const int C = x.C;
     float* scale = cpu_.shared.get(kSlotParts, C);
     scale_of(gamma, var, eps, C, scale);
-    const Norm norm{mean, scale, beta, act};
-    with_type(x.type, [&]<class T>(T) {
-        const T *from = elements<T>(x), *other = elements<T>(residual);
-        T* to = elements<T>(y);
-        cpu_.pool.for_ranges(size_t(x.N) * x.H * x.W, 64, [&](size_t begin, size_t end) {
-            cpu_.micro.passes(from).normalise(from + begin * C, other ? other + begin * C : nullptr,
-                                              norm, to + begin * C, int64_t(end - begin), C);
-        });
-    });
+    normalise_rows(cpu_, x, std::array{0, x.N}, {mean, scale, beta, act}, residual, y);
 }
 
 void CpuBackend::batch_norm_eval_grad(Tensor x, Tensor y, Tensor dy, const float* gamma,
@@ -137,18 +126,10 @@ void CpuBackend::batch_norm_eval_grad(Tensor x, Tensor y, Tensor dy, const float
         act.kind = Activation::kNone;
     }
     const int C = dy.C;
-    float* scale = cpu_.shared.get(kSlotParts, size_t(2) * C);
+    float* scale = cpu_.shared.get(kSlotParts, size_t(3) * C);
     scale_of(gamma, var, eps, C, scale);
-    const float* zeros = std::fill_n(scale + C, C, 0.0f) - C;
-    const Norm norm{mean, scale, beta, act};
-    with_type(dy.type, [&]<class T>(T) {
-        const T *in = elements<T>(x), *grad = elements<T>(dy);
-        T* to = elements<T>(dx);
-        cpu_.pool.for_ranges(size_t(dy.N) * dy.H * dy.W, 64, [&](size_t begin, size_t end) {
-            cpu_.micro.passes(in).gradient_rows(in + begin * C, grad + begin * C, norm, zeros,
-                                                zeros, int64_t(end - begin), C, to + begin * C);
-        });
-    });
+    std::fill_n(scale + C, 2 * C, 0.0f);
+    gradient_rows(cpu_, x, dy, std::array{0, x.N}, {mean, scale, beta, act}, dx);
 }
 
 }  // namespace convoy

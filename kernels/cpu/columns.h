@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/cpu/gemm.h"
 
 namespace convoy {
 
@@ -38,6 +39,22 @@ inline std::vector<Slab> cut_slabs(GroupBounds groups, int64_t image_rows) {
             slabs.push_back({g, begin + rows * i / parts, begin + rows * (i + 1) / parts});
     }
     return slabs;
+}
+
+// The numbers of x from number `at` on; null if there is no tensor.
+template <class T>
+T* numbers_from(Tensor x, ptrdiff_t at) {
+    return x ? elements<T>(x) + at : nullptr;
+}
+// Calls f(T(), slab, number of the slab, its first number in x) for all slabs of x.
+template <class F>
+void for_slabs(Cpu& cpu, Tensor x, GroupBounds groups, F&& f) {
+    const std::vector<Slab> slabs = cut_slabs(groups, int64_t(x.H) * x.W);
+    with_type(x.type, [&](auto type) {
+        cpu.pool.for_each(int(slabs.size()), [&](int s, int) {
+            f(type, slabs[s], s, ptrdiff_t(slabs[s].begin * x.C));
+        });
+    });
 }
 
 }  // namespace convoy

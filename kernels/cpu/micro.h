@@ -98,6 +98,7 @@ struct DepthwiseRun {
 struct Norm {
     const float *mean, *scale, *beta;  // C numbers each
     Activation act;
+    // For gradients rstd follows mean, and mean_dz and slope (gradient_rows) follow scale.
 };
 
 template <class T>
@@ -108,11 +109,10 @@ struct Passes {
     void (*normalise)(const T* x, const T* residual, const Norm& norm, T* y, int64_t rows, int C);
     // With dz = dy·act'(z), or dy·act'(y) and dresidual = dz if that is not null, computes
     //   Σ dz  and  Σ dz·(x − mean)·rstd
-    void (*gradient_sums)(const T* x, const T* y, const T* dy, const Norm& norm, const float* rstd,
-                          int64_t rows, int C, T* dresidual, double* dz, double* dzx);
+    void (*gradient_sums)(const T* x, const T* y, const T* dy, const Norm& norm, int64_t rows,
+                          int C, T* dresidual, double* dz, double* dzx);
     //   dx = scale·(dz − mean_dz − (x − mean)·slope)  with  dz = dy·act'(z)
-    void (*gradient_rows)(const T* x, const T* dy, const Norm& norm, const float* mean_dz,
-                          const float* slope, int64_t rows, int C, T* dx);
+    void (*gradient_rows)(const T* x, const T* dy, const Norm& norm, int64_t rows, int C, T* dx);
     // As the ops of these names.
     void (*activate)(T* x, size_t count, Activation act);
     void (*activate_grad)(const T* of, T* dy, size_t count, Activation act);

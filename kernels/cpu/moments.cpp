@@ -51,13 +51,10 @@ void CpuBackend::moments(Tensor x, const Moments& to) {
 
     // Two doubles per channel and slab; scratch is allocated in floats.
     auto* parts = reinterpret_cast<double*>(cpu_.shared.get(kSlotSums, slabs.size() * 4 * C));
-    with_type(x.type, [&]<class T>(T) {
-        const T* from = elements<T>(x);
-        cpu_.pool.for_each(int(slabs.size()), [&](int s, int) {
-            double* mean = parts + size_t(s) * 2 * C;
-            cpu_.micro.passes(from).statistics(from + slabs[s].begin * C,
-                                               slabs[s].end - slabs[s].begin, C, mean, mean + C);
-        });
+    for_slabs(cpu_, x, to.groups, [&]<class T>(T, const Slab& slab, int s, ptrdiff_t at) {
+        const T* from = elements<T>(x) + at;
+        double* mean = parts + size_t(s) * 2 * C;
+        cpu_.micro.passes(from).statistics(from, slab.end - slab.begin, C, mean, mean + C);
     });
     merge_statistics(slabs, parts, image_rows, C, to);
 }

@@ -173,8 +173,8 @@ void statistics(const T* x, int64_t rows, int C, double* mean, double* square) {
 }
 
 template <class T>
-void gradient_sums(const T* x, const T* y, const T* dy, const Norm& norm, const float* rstd,
-                   int64_t rows, int C, T* dresidual, double* dz, double* dzx) {
+void gradient_sums(const T* x, const T* y, const T* dy, const Norm& norm, int64_t rows, int C,
+                   T* dresidual, double* dz, double* dzx) {
     for (int c = 0; c < C; ++c) dz[c] = dzx[c] = 0;
     const auto run = [&](auto kind, auto has_residual) {
         over_blocks(rows, C, [&](int c, int channels, int64_t row, int count) {
@@ -192,7 +192,7 @@ void gradient_sums(const T* x, const T* y, const T* dy, const Norm& norm, const 
             });
             for (int l = 0; l < channels; ++l) {
                 dz[c + l] += double(sums.a[l]);
-                dzx[c + l] += double(sums.b[l]) * double(rstd[c + l]);
+                dzx[c + l] += double(sums.b[l]) * double(norm.mean[C + c + l]);
             }
         });
     };
@@ -200,8 +200,8 @@ void gradient_sums(const T* x, const T* y, const T* dy, const Norm& norm, const 
 }
 
 template <class T>
-void gradient_rows(const T* x, const T* dy, const Norm& norm, const float* mean_dz,
-                   const float* slope, int64_t rows, int C, T* dx) {
+void gradient_rows(const T* x, const T* dy, const Norm& norm, int64_t rows, int C, T* dx) {
+    const float *mean_dz = norm.scale + C, *slope = mean_dz + C;
     with_norm_kind(norm.act, false, [&](auto kind, auto) {
         for (int64_t at = 0; at < rows * C; at += C)
             over_vectors(C, [&](int c, auto n) {
