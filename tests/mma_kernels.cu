@@ -25,9 +25,9 @@ __global__ void mma_kernel(bool bf16, const float* a, const float* b, float* d) 
         b_own[i] = bf16 ? to_bf16x2(at[0], at[8]) : to_tf32(at[0]);
     }
     if (bf16)
-        mma_bf16(d_own, a_own, b_own);
+        mma<true>(d_own, a_own, b_own);
     else
-        mma_tf32(d_own, a_own, b_own);
+        mma<false>(d_own, a_own, b_own);
     for (int i = 0; i < 4; ++i) d[(group + i / 2 * 8) * 8 + member * 2 + i % 2] = d_own[i];
 }
 
@@ -51,10 +51,10 @@ __global__ void copy_kernel(const float* x, float* seen) {
         for (int i = 0; i < 12; ++i) seen[(read * 32 + thread) * 12 + i] = tile[thread][i];
     };
     AsyncCopies copies;
-    copies.copy<16>(&tile[thread][0], x + thread * 4, true);
+    copies.copy(&tile[thread][0], x + thread * 4, true);
     copies.commit();
-    copies.copy<16>(&tile[thread][4], x + (32 + thread) * 4, true);
-    copies.copy<16>(&tile[thread][8], x, false);
+    copies.copy(&tile[thread][4], x + (32 + thread) * 4, true);
+    copies.copy(&tile[thread][8], x, false);
     copies.commit();
     look(0);
     copies.wait<1>();
@@ -66,7 +66,7 @@ __global__ void copy_kernel(const float* x, float* seen) {
 __global__ void misaligned_copy_kernel(const float* x) {
     __shared__ __align__(16) float tile[4];
     AsyncCopies copies;
-    copies.copy<16>(tile, x + 1, true);
+    copies.copy(tile, x + 1, true);
 }
 
 std::vector<float> one_mma(bool bf16, const std::vector<float>& a, const std::vector<float>& b,

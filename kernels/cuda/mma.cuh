@@ -50,22 +50,18 @@ __device__ __forceinline__ uint32_t to_bf16x2(float low, float high) {
     return pair;
 }
 
-// d += a·b
-__device__ __forceinline__ void mma_tf32(float (&d)[4], const uint32_t (&a)[4],
-                                         const uint32_t (&b)[2]) {
-    CONVOY_PTX(
-        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-__device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4],
-                                         const uint32_t (&b)[2]) {
-    CONVOY_PTX(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+// d += a·b, of bf16 or tf32.
+template <bool kBf16>
+__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#define CONVOY_MMA(kind)                                                                         \
+    CONVOY_PTX("mma.sync.aligned." kind " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                  \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+    if constexpr (kBf16)
+        CONVOY_MMA("m16n8k16.row.col.f32.bf16.bf16.f32");
+    else
+        CONVOY_MMA("m16n8k8.row.col.f32.tf32.tf32.f32");
+#undef CONVOY_MMA
 }
 
 // Four matrices of 8 rows of 16 bytes in shared memory: lane i brings the address of row i % 8 of
@@ -88,9 +84,7 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&to)[4], cons
 // between two commits are a group; groups arrive in order.
 struct AsyncCopies {
     // 16 bytes, both addresses aligned to them; zeros, and nothing is read, if not `there`.
-    template <int kBytes>
     __device__ __forceinline__ void copy(void* to, const void* from, bool there) {
-        static_assert(kBytes == 16);
         CONVOY_PTX("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                    :
                    : "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(there ? 16 : 0)
@@ -169,13 +163,6 @@ class GroupProducts {
         return place / 16 | kNextRows / 16 << 16 | uint64_t(1024 / 16) << 32 | uint64_t(1) << 62;
     }
 };
-// Calls f with whether groups make products of this size: if the machine code can and `wanted`.
-template <class T, class F>
-__device__ __forceinline__ void with_products(bool wanted, const F& f) {
-    if constexpr (kHasGroupProducts && sizeof(T) == 2)
-        if (wanted) return f(std::true_type());
-    f(std::false_type());
-}
 
 }  // namespace convoy::cuda
 

@@ -50,11 +50,7 @@ __global__ void mma_chains_kernel(int rounds, float* out) {
     }
     for (int round = 0; round < rounds; ++round)
 #pragma unroll
-        for (int i = 0; i < kChains; ++i)
-            if constexpr (kBf16)
-                mma_bf16(d[i], a[i / 4], b[i % 4]);
-            else
-                mma_tf32(d[i], a[i / 4], b[i % 4]);
+        for (int i = 0; i < kChains; ++i) mma<kBf16>(d[i], a[i / 4], b[i % 4]);
     float sum = 0;
     for (int i = 0; i < kChains; ++i) sum += d[i][0];
     if (sum == 0.12345f) *out = sum;

@@ -137,8 +137,8 @@ class StageFetch {
         for (int e = 0; e < kEach; ++e) found[e] = find(e);
 #pragma unroll
         for (int e = 0; e < kEach; ++e)
-            copies.copy<16>(stage + place_ + e * kApart * Swizzle<T, kDepthFast, kRows>::kPitch,
-                            found[e].at, found[e].there);
+            copies.copy(stage + place_ + e * kApart * Swizzle<T, kDepthFast, kRows>::kPitch,
+                        found[e].at, found[e].there);
         l_ += kTensorDepth<T>;
         if constexpr (kDepthFast)
             operand_.advance(own_depth_, l_ + depth_, kTensorDepth<T>);
@@ -214,13 +214,6 @@ __device__ __forceinline__ void round_fragment(uint32_t (&numbers)[kCount]) {
     if constexpr (sizeof(T) == 4)
         for (uint32_t& number : numbers) number = to_tf32(__uint_as_float(number));
 }
-template <class T>
-__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-    if constexpr (sizeof(T) == 4)
-        mma_tf32(d, a, b);
-    else
-        mma_bf16(d, a, b);
-}
 
 // Adds one stage to the 16·kM × 32 sums of one warp.
 template <class T, int kM, class FragmentsA, class FragmentsB>
@@ -246,7 +239,7 @@ __device__ __forceinline__ void multiply_stage(const char* a_stage, const char* 
 #pragma unroll
         for (int m = 0; m < kM; ++m)
 #pragma unroll
-            for (int n = 0; n < 4; ++n) mma<T>(sums[m][n], a[m], b[n]);
+            for (int n = 0; n < 4; ++n) mma<sizeof(T) == 2>(sums[m][n], a[m], b[n]);
     }
 }
 
@@ -473,11 +466,15 @@ __global__ void __launch_bounds__(kTensorThreads, kBlocksAtOnce)
                           F epilogue) {
     // nvcc warns of members that nothing names, so they are named for 7.5 as well.
     static_assert(int(A::kDepthFast) + int(B::kDepthFast) + int(A::kTable) + int(B::kTable) <= 4);
-    if constexpr (kHasTensorCores)
-        with_products<typename A::Element>(use != GroupUse::kOff, [&](auto groups) {
+    if constexpr (kHasTensorCores) {
+        const auto multiply = [&](auto groups) {
             tensor_product<groups(), A, B, kRows, kColumns>(
                 a, b, I, J, L, part_depth, parts, use != GroupUse::kWithoutFence, epilogue);
-        });
+        };
+        if constexpr (kHasGroupProducts && sizeof(typename A::Element) == 2)
+            if (use != GroupUse::kOff) return multiply(std::true_type());
+        multiply(std::false_type());
+    }
 }
 
 // multiply() of gemm.cuh in tf32 or bf16. Returns whether the tiles had complete sums, because l

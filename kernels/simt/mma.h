@@ -13,7 +13,7 @@
 
 namespace convoy::simt {
 
-constexpr bool kHasTensorCores = true;
+constexpr bool kHasTensorCores = true, kHasGroupProducts = true;
 
 // ---- rounding ------------------------------------------------------------------------------
 
@@ -56,15 +56,11 @@ void mma_work(void* const* lanes, unsigned) {
         }
 }
 
-inline void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
-                     Here here = {}) {
+template <bool kBf16>
+void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Here here = {}) {
     MmaLane own{d, a, b};
-    warp_operation(0xFFFFFFFFu, &own, mma_work<false>, "mma.m16n8k8.tf32", here);
-}
-inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
-                     Here here = {}) {
-    MmaLane own{d, a, b};
-    warp_operation(0xFFFFFFFFu, &own, mma_work<true>, "mma.m16n8k16.bf16", here);
+    warp_operation(0xFFFFFFFFu, &own, mma_work<kBf16>,
+                   kBf16 ? "mma.m16n8k16.bf16" : "mma.m16n8k8.tf32", here);
 }
 
 // ---- matrices of 8 rows of 16 bytes --------------------------------------------------------
@@ -106,13 +102,11 @@ inline void load_matrices_transposed(uint32_t (&to)[4], const void* row, Here he
 
 class AsyncCopies {
  public:
-    template <int kBytes>
     void copy(void* to, const void* from, bool there) {
-        static_assert(kBytes == 16);
         if (reinterpret_cast<uintptr_t>(to) % kBytes || reinterpret_cast<uintptr_t>(from) % kBytes)
             fault(cat("cp.async of ", kBytes, " bytes: an address is not aligned to them"));
         if (requested_ - done_ == kMost) fault(cat("cp.async: more than ", kMost, " on their way"));
-        copies_[requested_++ % kMost] = {to, there ? from : nullptr, kBytes, groups_};
+        copies_[requested_++ % kMost] = {to, there ? from : nullptr, groups_};
         std::memset(to, 0xFF, kBytes);
     }
     void commit() { ++groups_; }
@@ -122,18 +116,19 @@ class AsyncCopies {
         for (; done_ != requested_ && copies_[done_ % kMost].group < groups_ - kPending; ++done_) {
             const Copy& copy = copies_[done_ % kMost];
             if (copy.from)
-                std::memcpy(copy.to, copy.from, copy.bytes);
+                std::memcpy(copy.to, copy.from, kBytes);
             else
-                std::memset(copy.to, 0, copy.bytes);
+                std::memset(copy.to, 0, kBytes);
         }
     }
 
  private:
+    static constexpr int kBytes = 16;
     static constexpr unsigned kMost = 128;  // a power of two
     struct Copy {
         void* to;
         const void* from;  // null: zeros
-        int bytes, group;
+        int group;
     };
     Copy copies_[kMost] = {};
     unsigned requested_ = 0, done_ = 0;
@@ -199,11 +194,5 @@ class GroupProducts {
     Product products_[kMost] = {};
     int count_ = 0;
 };
-template <class T, class F>
-void with_products(bool wanted, const F& f) {
-    if constexpr (sizeof(T) == 2)
-        if (wanted) return f(std::true_type());
-    f(std::false_type());
-}
 
 }  // namespace convoy::simt

@@ -174,10 +174,10 @@ __global__ void __launch_bounds__(128)
 #pragma unroll
             for (int m = 0; m < 2; ++m) {
                 if constexpr (kBf16) {
-                    mma_bf16(sums[m][n], x[m][0], y[0]);
+                    mma<true>(sums[m][n], x[m][0], y[0]);
                 } else {
-                    mma_tf32(sums[m][n], x[m][0], y[0]);
-                    mma_tf32(sums[m][n], x[m][1], y[1]);
+                    mma<false>(sums[m][n], x[m][0], y[0]);
+                    mma<false>(sums[m][n], x[m][1], y[1]);
                 }
             }
         }
