@@ -7,8 +7,6 @@ namespace {
 
 // ---- activation functions ----------------------------------------------------------------------
 
-using Kind = Activation::Kind;
-
 // eˣ. With n the integer next to x/ln 2, eˣ = 2ⁿ·eʳ and |r| <= ln 2 / 2, where Taylor's polynomial
 // of degree 7 has the precision of a float. ln 2 is the sum of two floats, the first with few
 // digits, so that n·ln 2 is exact.
@@ -22,55 +20,29 @@ inline Vec exponential(Vec x) {
     return e * (Vec)(((Ints)shifted << 23) + 0x3F800000);
 }
 inline Vec sigmoid(Vec x) { return 1 / (1 + exponential(-x)); }
-// The standard normal distribution: its density at x, and the probability of a value below x.
-// Before rounding, the probability is off by at most 7.5·10⁻⁸. Formula 26.2.17 of Abramowitz,
+inline Vec elu(Vec x, float slope) {
+    for (int i = 0; i < kWidth; ++i) x[i] = x[i] < 0 ? slope * __builtin_expm1f(x[i]) : x[i];
+    return x;
+}
+// The standard normal distribution: x times its density at x, and the probability of a value below
+// x. Before rounding, the probability is off by at most 7.5·10⁻⁸. Formula 26.2.17 of Abramowitz,
 // Stegun, "Handbook of Mathematical Functions" (1964).
-struct Normal {
-    Vec density, below;
-};
-inline Normal normal(Vec x) {
-    const Vec density = 0.398942280f * exponential(-0.5f * x * x);
+inline Vec normal_density(Vec x) { return 0.398942280f * exponential(-0.5f * x * x); }
+inline Vec normal_slope(Vec x) { return x * normal_density(x); }
+inline Vec normal_below(Vec x) {
     const Vec t = 1 / (1 + 0.2316419f * (x < 0 ? -x : x));
     Vec sum = Vec{} + 1.330274429f;
     for (const float term : {-1.821255978f, 1.781477937f, -0.356563782f, 0.319381530f})
         sum = sum * t + term;
-    const Vec tail = density * sum * t;
-    return {density, x < 0 ? tail : 1 - tail};
+    const Vec tail = normal_density(x) * sum * t;
+    return x < 0 ? tail : 1 - tail;
 }
 // min(most, max(0, x)) in a form in which a NaN stays a NaN.
 inline Vec clamped(Vec x, float most) { return x < 0 ? Vec{} : x > most ? Vec{} + most : x; }
 
-static_assert(Activation::kLast == Kind::kGelu, "a new kind needs a formula in both functions");
-template <Kind kKind>
-inline Vec activated(Vec x, float slope = 0) {
-    if constexpr (kKind == Kind::kRelu) return x < 0 ? Vec{} : x;
-    if constexpr (kKind == Kind::kRelu6) return clamped(x, 6);
-    if constexpr (kKind == Kind::kLeakyRelu) return x < 0 ? slope * x : x;
-    if constexpr (kKind == Kind::kElu)
-        for (int i = 0; i < kWidth; ++i) x[i] = x[i] < 0 ? slope * __builtin_expm1f(x[i]) : x[i];
-    if constexpr (kKind == Kind::kSigmoid) return sigmoid(x);
-    if constexpr (kKind == Kind::kHardSigmoid) return clamped(x * (1 / 6.0f) + 0.5f, 1);
-    if constexpr (kKind == Kind::kSilu) return x * sigmoid(x);
-    if constexpr (kKind == Kind::kHardSwish) return x * clamped(x * (1 / 6.0f) + 0.5f, 1);
-    if constexpr (kKind == Kind::kGelu) return x * normal(x).below;
-    return x;
-}
-// dy times the derivative, from y = f(x), or from x if Activation::needs_x(). The kinds that batch
-// norm applies may always take x.
-template <Kind kKind>
-inline Vec activated_grad(Vec y, Vec dy, float slope = 0) {
-    if constexpr (kKind == Kind::kRelu) return y <= 0 ? Vec{} : dy;
-    if constexpr (kKind == Kind::kRelu6) return (y <= 0) | (y >= 6) ? Vec{} : dy;
-    if constexpr (kKind == Kind::kLeakyRelu) return y <= 0 ? slope * dy : dy;
-    if constexpr (kKind == Kind::kElu) return y <= 0 ? (y + slope) * dy : dy;
-    if constexpr (kKind == Kind::kSigmoid) return dy * y * (1 - y);
-    if constexpr (kKind == Kind::kHardSigmoid) return (y <= 0) | (y >= 1) ? Vec{} : dy * (1 / 6.0f);
-    if constexpr (kKind == Kind::kSilu) return dy * sigmoid(y) * (1 + y * (1 - sigmoid(y)));
-    if constexpr (kKind == Kind::kHardSwish)
-        return y <= -3 ? Vec{} : y >= 3 ? dy : dy * (y * (1 / 3.0f) + 0.5f);
-    if constexpr (kKind == Kind::kGelu) return dy * (normal(y).below + y * normal(y).density);
-    return dy;
-}
+#define FORMULA inline
+#include "kernels/activation_body.h"
+#undef FORMULA
 
 template <class T>
 void activate(T* x, size_t count, Activation act) {
