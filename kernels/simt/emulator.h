@@ -47,14 +47,7 @@ struct alignas(16) float4 {
     float x, y, z, w;
 };
 
-// The upper half of a float, rounded to nearest even.
-struct __nv_bfloat16 {
-    uint16_t bits = 0;
-
-    __nv_bfloat16() = default;
-    __nv_bfloat16(float x) : bits(to_bf16(x)) {}
-    operator float() const { return from_bf16(bits); }
-};
+using __nv_bfloat16 = Bf16;
 inline __nv_bfloat16 __float2bfloat16_rn(float x) { return {x}; }
 inline float __bfloat162float(__nv_bfloat16 x) { return x; }
 

@@ -15,4 +15,12 @@ constexpr uint16_t to_bf16(float value) {
 }
 constexpr float from_bf16(uint16_t bits) { return std::bit_cast<float>(uint32_t(bits) << 16); }
 
+// Rounds to nearest, ties to even, when stored. Loops over it are vectorised.
+struct Bf16 {
+    uint16_t bits;
+    Bf16() = default;
+    Bf16(float value) : bits(to_bf16(value)) {}
+    operator float() const { return from_bf16(bits); }
+};
+
 }  // namespace convoy
