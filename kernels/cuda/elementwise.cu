@@ -67,40 +67,31 @@ __global__ void copy_channels_kernel(T* to, int to_C, const T* from, int from_C,
     }
 }
 
-// Image blockIdx.y: y = x·s.
-template <class T, int kWide>
-__global__ void scale_channels_kernel(const T* x, const T* s, int pixels, int C, T* y) {
+// Image blockIdx.y: y = x·s. If kGrad, x and y are gradients, and ds = Σ x·of.
+template <class T, int kWide, bool kGrad>
+__global__ void scale_channels_kernel(const T* x, const T* s, int pixels, int C, T* y,
+                                      [[maybe_unused]] const T* of, [[maybe_unused]] T* ds) {
     const int c = first_channel<kWide>();
-    if (c >= C) return;
-    float scales[kWide], v[kWide];
-    load_pack(scales, s + size_t(blockIdx.y) * C + c);
-    for (int pixel = threadIdx.y; pixel < pixels; pixel += blockDim.y) {
-        const size_t at = (size_t(blockIdx.y) * pixels + pixel) * C + c;
-        load_pack(v, x + at);
-#pragma unroll
-        for (int e = 0; e < kWide; ++e) v[e] *= scales[e];
-        store_pack(y + at, v);
-    }
-}
-
-// Image blockIdx.y: dx = dy·s, ds = Σ dy·x.
-template <class T, int kWide>
-__global__ void scale_channels_grad_kernel(const T* x, const T* s, const T* dy, int pixels, int C,
-                                           T* dx, T* ds) {
-    const int c = first_channel<kWide>();
+    if (!kGrad && c >= C) return;  // of a gradient all threads add
     const size_t image = size_t(blockIdx.y) * C + c;
-    float sums[kWide] = {}, scales[kWide], v[kWide], grad[kWide];
+    float scales[kWide], v[kWide];
+    [[maybe_unused]] float sums[kWide] = {}, factors[kWide];
     if (c < C) load_pack(scales, s + image);
     for (int pixel = threadIdx.y; pixel < pixels && c < C; pixel += blockDim.y) {
         const size_t at = (size_t(blockIdx.y) * pixels + pixel) * C + c;
         load_pack(v, x + at);
-        load_pack(grad, dy + at);
+        if constexpr (kGrad) load_pack(factors, of + at);
 #pragma unroll
-        for (int e = 0; e < kWide; ++e) sums[e] += grad[e] * v[e], grad[e] *= scales[e];
-        store_pack(dx + at, grad);
+        for (int e = 0; e < kWide; ++e) {
+            if constexpr (kGrad) sums[e] += v[e] * factors[e];
+            v[e] *= scales[e];
+        }
+        store_pack(y + at, v);
     }
-    add_columns(sums);
-    if (threadIdx.y == 0 && c < C) store_pack(ds + image, sums);
+    if constexpr (kGrad) {
+        add_columns(sums);
+        if (threadIdx.y == 0 && c < C) store_pack(ds + image, sums);
+    }
 }
 
 struct Same {
@@ -184,8 +175,8 @@ void CudaBackend::scale_channels(Tensor x, Tensor s, Tensor y) {
     check_scales(x, s, "y", y);
     if (x.elems() == 0) return;
     with_columns({x, s, y}, unsigned(x.N), [&]<class T>(T, auto wide, dim3 grid, dim3 block) {
-        scale_channels_kernel<T, wide()><<<grid, block, 0, stream_>>>(
-            elements<T>(x), elements<T>(s), x.H * x.W, x.C, elements<T>(y));
+        scale_channels_kernel<T, wide(), false><<<grid, block, 0, stream_>>>(
+            elements<T>(x), elements<T>(s), x.H * x.W, x.C, elements<T>(y), nullptr, nullptr);
         CUDA_LAUNCHED();
     });
 }
@@ -196,9 +187,9 @@ void CudaBackend::scale_channels_grad(Tensor x, Tensor s, Tensor dy, Tensor dx, 
     if (x.elems() == 0) return;
     const std::initializer_list<Tensor> all = {x, s, dy, dx, ds};
     with_columns(all, unsigned(x.N), [&]<class T>(T, auto wide, dim3 grid, dim3 block) {
-        scale_channels_grad_kernel<T, wide()>
-            <<<grid, block, 0, stream_>>>(elements<T>(x), elements<T>(s), elements<T>(dy),
-                                          x.H * x.W, x.C, elements<T>(dx), elements<T>(ds));
+        scale_channels_kernel<T, wide(), true>
+            <<<grid, block, 0, stream_>>>(elements<T>(dy), elements<T>(s), x.H * x.W, x.C,
+                                          elements<T>(dx), elements<T>(x), elements<T>(ds));
         CUDA_LAUNCHED();
     });
 }
