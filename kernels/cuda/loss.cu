@@ -9,7 +9,7 @@
 //   order   lanes first, then a tree over the warp (shuffles); over images, a tree over 256
 //           partial sums. All in double: it is little work, and people compare losses.
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/elements.h"
+#include "kernels/cuda/moments.cuh"
 #include "kernels/shapes.h"
 
 namespace convoy::CONVOY_DEVICE {
@@ -56,23 +56,15 @@ __global__ void cross_entropy_kernel(const float* logits, const int32_t* labels,
     if (lane == 0) losses[n] = loss, ranks[n] = above + 1;
 }
 
-// sums += over all images; one block of 256 threads.
+// sums += over all images; one block of kSumThreads.
 __global__ void loss_sums_kernel(const double* losses, const int* ranks, int N, float* sums) {
-    __shared__ double loss[256];
-    __shared__ int first[256];
-    __shared__ int fifth[256];
-    const int t = threadIdx.x;
-    loss[t] = 0, first[t] = 0, fifth[t] = 0;
-    for (int n = t; n < N; n += 256)
-        loss[t] += losses[n], first[t] += ranks[n] == 1, fifth[t] += ranks[n] <= 5;
-    for (int by = 128; by > 0; by /= 2) {
-        __syncthreads();  // the sums that are added now are complete
-        if (t < by) loss[t] += loss[t + by], first[t] += first[t + by], fifth[t] += fifth[t + by];
+    double own[BatchSums::kFloats] = {};
+    for (int n = threadIdx.x; n < N; n += kSumThreads) {
+        own[BatchSums::kLoss] += losses[n];
+        own[BatchSums::kCorrect] += ranks[n] == 1, own[BatchSums::kTop5] += ranks[n] <= 5;
     }
-    if (t > 0) return;
-    sums[BatchSums::kLoss] += float(loss[0]);
-    sums[BatchSums::kCorrect] += float(first[0]);
-    sums[BatchSums::kTop5] += float(fifth[0]);
+    add_threads(own);
+    for (int e = 0; e < BatchSums::kFloats && threadIdx.x == 0; ++e) sums[e] += float(own[e]);
 }
 
 // y may be x: a lane writes what only it reads.
@@ -105,7 +97,7 @@ void CudaBackend::softmax_cross_entropy(Tensor logits, std::span<const int32_t> 
             elements<T>(dlogits), losses, ranks);
         CUDA_LAUNCHED();
     });
-    loss_sums_kernel<<<1, 256, 0, stream_>>>(losses, ranks, N, sums);
+    loss_sums_kernel<<<1, kSumThreads, 0, stream_>>>(losses, ranks, N, sums);
     CUDA_LAUNCHED();
 }
 

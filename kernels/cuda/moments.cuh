@@ -49,6 +49,20 @@ __device__ void add_columns(T (&sums)[kCount]) {
     for (int e = 0; e < kCount; ++e) sums[e] = parts[e][threadIdx.x];
 }
 
+// Adds sums[e] over a block of kSumThreads threads in a tree. Thread 0 gets the result.
+constexpr int kSumThreads = 256;
+template <int kCount>
+__device__ void add_threads(double (&sums)[kCount]) {
+    __shared__ double parts[kCount][kSumThreads];
+    const int t = threadIdx.x;
+    for (int e = 0; e < kCount; ++e) parts[e][t] = sums[e];
+    for (int by = kSumThreads / 2; by > 0; by /= 2) {
+        __syncthreads();  // the sums that are added now are complete
+        for (int e = 0; e < kCount && t < by; ++e) parts[e][t] += parts[e][t + by];
+    }
+    for (int e = 0; e < kCount; ++e) sums[e] = parts[e][0];
+}
+
 // Calls f(T(), columns per thread at once, grid, block) for tensors of one type and shape.
 template <class F>
 void with_columns(std::initializer_list<Tensor> tensors, unsigned slabs, F&& f) {

@@ -15,12 +15,11 @@
 //   order   sum_squares: strides of a thread, the threads of a block in a tree, then blocks; how
 //           many these are depends on n alone. check_finite takes a minimum: no order changes it.
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/moments.cuh"
 
 namespace convoy::CONVOY_DEVICE {
 
 namespace {
-
-constexpr int kSumThreads = 256;  // of a block that sums, and blocks at most
 
 // Segments on the device, and n floats of the arenas from `first` on.
 struct Slice {
@@ -95,30 +94,19 @@ __global__ void nonfinite_kernel(const float* x, size_t n, StepState* step) {
             atomicMin(first, static_cast<unsigned long long>(i));
 }
 
-// The sum over the block's threads, in thread 0.
-__device__ double block_sum(double mine) {
-    __shared__ double sums[kSumThreads];
-    const unsigned t = threadIdx.x;
-    sums[t] = mine;
-    for (unsigned by = kSumThreads / 2; by > 0; by /= 2) {
-        __syncthreads();  // the sums that are added now are complete
-        if (t < by) sums[t] += sums[t + by];
-    }
-    return sums[0];
-}
-
 __global__ void squares_kernel(const float* x, size_t n, double* parts) {
-    double sum = 0;
-    for (size_t i = first_index(); i < n; i += grid_width()) sum += double(x[i]) * x[i];
-    sum = block_sum(sum);
-    if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+    double sum[1] = {};
+    for (size_t i = first_index(); i < n; i += grid_width()) sum[0] += double(x[i]) * x[i];
+    add_threads(sum);
+    if (threadIdx.x == 0) parts[blockIdx.x] = sum[0];
 }
 
 // One block.
 __global__ void add_squares_kernel(const double* parts, int count, float* sum) {
     const int t = int(threadIdx.x);
-    const double all = block_sum(t < count ? parts[t] : 0);
-    if (t == 0) *sum = float(all);
+    double all[1] = {t < count ? parts[t] : 0};
+    add_threads(all);
+    if (t == 0) *sum = float(all[0]);
 }
 
 __global__ void clip_kernel(const float* squares, float limit, StepState* step) {
@@ -145,7 +133,8 @@ void CudaBackend::check_finite(const float* x, size_t n, const float* images, St
 }
 
 void CudaBackend::sum_squares(const float* x, size_t n, float* sum) {
-    const int blocks = std::clamp(ceil_div(int64_t(n), 16 * kSumThreads), 1, kSumThreads);
+    const int blocks = std::clamp(ceil_div(int64_t(n), 16 * kSumThreads), 1,
+                                  kSumThreads);  // at most one per thread of the second kernel
     double* parts = memory_.scratch<double>(kSlotSums, size_t(blocks));
     squares_kernel<<<blocks, kSumThreads, 0, stream_>>>(x, n, parts);
     CUDA_LAUNCHED();
