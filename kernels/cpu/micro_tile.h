@@ -71,50 +71,40 @@ inline void prefetch_result(const TileOut& out) {
         for (int v = 0; v < kVecs * kWidth; v += 16) __builtin_prefetch(out.rows[i] + v, 1);
 }
 
-// Row i of a starts at a + i·Stride; its next kChunk numbers are Next floats further.
-template <class Product, int M, int Stride, int Next>
-inline void tile_of_chunks(int depth, const float* a, const float* b, const TileOut& out) {
-    constexpr int kCols = kWidth * kVecs;
+// a(i,k) is at a + i·Stride + k·Step, the next kChunk numbers of each row `Next` floats further;
+// row k of b is at b + k·step.
+template <class Product, int M, int Stride, int Step, int Next>
+[[gnu::always_inline]] inline void multiply_tile(int depth, const float* a, const float* b,
+                                                 ptrdiff_t step, const TileOut& out) {
     const float* upcoming = out.upcoming;
     Vec acc[M][kVecs] = {};
     prefetch_result<M>(out);
     for (; depth >= kChunk; depth -= kChunk, a += Next) {
         // Prefetches the next chunk of each row from L2: the runs are too short for the hardware.
 #pragma GCC unroll 16
-        for (int i = 0; i < M; ++i) __builtin_prefetch(a + Next + i * Stride);
+        for (int i = 0; i < M && Step == 1; ++i) __builtin_prefetch(a + Next + i * Stride);
         for (int i = 0; i < out.upcoming_lines; ++i) __builtin_prefetch(upcoming + i * 16, 0, 2);
         upcoming += out.upcoming_step;
 #pragma GCC unroll 4
-        for (int k = 0; k < kChunk; ++k, b += kCols)
-            multiply_step<Product, M, Stride>(acc, a + k, b);
+        for (int k = 0; k < kChunk; ++k, b += step)
+            multiply_step<Product, M, Stride>(acc, a + k * Step, b);
     }
-    for (int k = 0; k < depth; ++k, b += kCols) multiply_step<Product, M, Stride>(acc, a + k, b);
+    for (int k = 0; k < depth; ++k, b += step)
+        multiply_step<Product, M, Stride>(acc, a + k * Step, b);
     write_tile<M>(acc, out);
 }
 
 template <class Product, int M>
 void tile_by_row(int depth, const float* a, const float* b, const TileOut& out) {
-    tile_of_chunks<Product, M, kRowStride, kChunk>(depth, a, b, out);
+    multiply_tile<Product, M, kRowStride, 1, kChunk>(depth, a, b, kVecs * kWidth, out);
 }
 template <class Product, int M>
 void tile_by_chunk(int depth, const float* a, const float* b, const TileOut& out) {
-    tile_of_chunks<Product, M, kChunk, M * kChunk>(depth, a, b, out);
+    multiply_tile<Product, M, kChunk, 1, M * kChunk>(depth, a, b, kVecs * kWidth, out);
 }
-
 template <class Product, int M>
 void tile_by_depth(int depth, const float* a, const float* b, ptrdiff_t step, const TileOut& out) {
-    Vec acc[M][kVecs] = {};
-    const float* upcoming = out.upcoming;
-    prefetch_result<M>(out);
-    for (; depth >= kChunk; depth -= kChunk) {
-        for (int i = 0; i < out.upcoming_lines; ++i) __builtin_prefetch(upcoming + i * 16, 0, 2);
-        upcoming += out.upcoming_step;
-#pragma GCC unroll 4
-        for (int k = 0; k < kChunk; ++k, a += kLane, b += step)
-            multiply_step<Product, M, 1>(acc, a, b);
-    }
-    for (int k = 0; k < depth; ++k, a += kLane, b += step) multiply_step<Product, M, 1>(acc, a, b);
-    write_tile<M>(acc, out);
+    multiply_tile<Product, M, 1, kLane, kLane * kChunk>(depth, a, b, step, out);
 }
 
 // One instance for each number of rows, so that the last rows of a matrix are not padded.
