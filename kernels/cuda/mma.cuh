@@ -103,18 +103,44 @@ struct AsyncCopies {
 // (tensor_gemm.cuh) from a multiple of 1024 bytes on.
 class GroupProducts {
  public:
-    // Before the first add(). `sums` must not be used from here until wait().
-    __device__ __forceinline__ void begin() {
-        if constexpr (kHasGroupProducts) asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-    }
-    // sums += a·b for 64 rows of a, 8·kN columns of b and a depth of 16. Each warp has 16 rows, and
-    // sums[n] is the fragment d of columns 8·n … 8·n+7.
+    // Starts sums += a·b for 64 rows of a, 8·kN columns of b and a depth of 64: one stage. Each
+    // warp has 16 rows, and sums[n] is the fragment d of columns 8·n … 8·n+7, not to be used until
+    // wait().
     //   a, b   descriptors of the operands at row (column) 0 and the first depth
     template <bool kDepthFastA, bool kDepthFastB, int kN>
-    __device__ __forceinline__ void add(float (&sums)[kN][4], uint64_t a, uint64_t b) {
+    __device__ __forceinline__ void start(float (&sums)[kN][4], uint64_t a, uint64_t b) {
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+        for (int l = 0; l < 64; l += 16)
+            add<!kDepthFastA, !kDepthFastB>(sums, a + l * (kDepthFastA ? 2 : 128) / 16,
+                                            b + l * (kDepthFastB ? 2 : 128) / 16);
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    }
+    // All products are in the sums. What this thread has written to shared memory, also by copies
+    // that have arrived, is there for products after the next barrier if there is a fence.
+    __device__ __forceinline__ void wait(bool fence) {
+        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+        if (fence) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+
+    // The descriptor of an operand that begins at `at`. 16 bytes further it is larger by 1.
+    // Blocks of 8 rows of 128 bytes, whose chunks of 16 bytes are exchanged by row % 8, follow each
+    // other after 1024 bytes. If the depth is the slow index, a block has 64 rows of the operand
+    // and 8 depths, and the next 64 rows follow after 64 depths.
+    template <bool kDepthFast>
+    static __device__ __forceinline__ uint64_t descriptor(const char* at) {
+        // The same in all lanes of a warp. The compiler must know it, or each product moves it to
+        // uniform registers once more.
+        const uint64_t place = __shfl_sync(~0u, unsigned(__cvta_generic_to_shared(at)), 0);
+        constexpr uint64_t kNextRows = kDepthFast ? 16 : 64 * 128;
+        return place / 16 | kNextRows / 16 << 16 | uint64_t(1024 / 16) << 32 | uint64_t(1) << 62;
+    }
+
+ private:
+    // The same for a depth of 16.
+    template <int kTurnA, int kTurnB, int kN>
+    static __device__ __forceinline__ void add(float (&sums)[kN][4], uint64_t a, uint64_t b) {
         static_assert(kN == 8 || kN == 16);
-        if constexpr (!kHasGroupProducts) return;
-        constexpr int kTurnA = !kDepthFastA, kTurnB = !kDepthFastB;
 #define FOUR(n) "+f"(sums[n][0]), "+f"(sums[n][1]), "+f"(sums[n][2]), "+f"(sums[n][3])
 #define EIGHT(n)                                                                           \
     FOUR(n), FOUR(n + 1), FOUR(n + 2), FOUR(n + 3), FOUR(n + 4), FOUR(n + 5), FOUR(n + 6), \
@@ -137,30 +163,6 @@ class GroupProducts {
                 : "l"(a), "l"(b), "n"(kTurnA), "n"(kTurnB));
 #undef EIGHT
 #undef FOUR
-    }
-    __device__ __forceinline__ void commit() {
-        if constexpr (kHasGroupProducts)
-            asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-    }
-    // All products are in the sums. What this thread has written to shared memory, also by copies
-    // that have arrived, is there for products after the next barrier if there is a fence.
-    __device__ __forceinline__ void wait(bool fence) {
-        if constexpr (!kHasGroupProducts) return;
-        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-        if (fence) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    }
-
-    // The descriptor of an operand that begins at `at`. 16 bytes further it is larger by 1.
-    // Blocks of 8 rows of 128 bytes, whose chunks of 16 bytes are exchanged by row % 8, follow each
-    // other after 1024 bytes. If the depth is the slow index, a block has 64 rows of the operand
-    // and 8 depths, and the next 64 rows follow after 64 depths.
-    template <bool kDepthFast>
-    static __device__ __forceinline__ uint64_t descriptor(const char* at) {
-        // The same in all lanes of a warp. The compiler must know it, or each product moves it to
-        // uniform registers once more.
-        const uint64_t place = __shfl_sync(~0u, unsigned(__cvta_generic_to_shared(at)), 0);
-        constexpr uint64_t kNextRows = kDepthFast ? 16 : 64 * 128;
-        return place / 16 | kNextRows / 16 << 16 | uint64_t(1024 / 16) << 32 | uint64_t(1) << 62;
     }
 };
 

@@ -243,18 +243,6 @@ __device__ __forceinline__ void multiply_stage(const char* a_stage, const char* 
     }
 }
 
-// Starts to add one stage to the sums of a group.
-template <bool kDepthFastA, bool kDepthFastB, int kN>
-__device__ __forceinline__ void start_stage(GroupProducts& products, uint64_t a, uint64_t b,
-                                            float (&sums)[kN][4]) {
-    products.begin();
-#pragma unroll
-    for (int l = 0; l < kTensorDepth<bf16>; l += kMmaDepth<bf16>)
-        products.add<kDepthFastA, kDepthFastB>(sums, a + l * (kDepthFastA ? 2 : 128) / 16,
-                                               b + l * (kDepthFastB ? 2 : 128) / 16);
-    products.commit();
-}
-
 // The numbers of a block in shared memory, before they are stored. A thread stores kCount
 // neighbours, and so in every row that is a multiple of kApart further down.
 template <class U, int kColumns>
@@ -424,8 +412,8 @@ __device__ __forceinline__ void tensor_product(const A& a, const B& b, int I, in
         if constexpr (kGroups) products.wait(fence);
         __syncthreads();  // copies and tables of all threads are there, and step - 1 is multiplied
         if constexpr (kGroups)
-            start_stage<A::kDepthFast, B::kDepthFast>(products, group_a + from / 16,
-                                                      group_b + from / 16, sums[0]);
+            products.template start<A::kDepthFast, B::kDepthFast>(sums[0], group_a + from / 16,
+                                                                  group_b + from / 16);
         request(step + kStages - 1, to);
         describe(step + kStages);
         if constexpr (!kGroups)

@@ -8,6 +8,7 @@
 
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "kernels/simt/emulator.h"
 
@@ -142,32 +143,21 @@ class AsyncCopies {
 // 16 bytes in a row: probed on an H200 for the fast depth, for the slow one by the PTX manual.
 class GroupProducts {
  public:
-    void begin() {}
     template <bool kDepthFastA, bool kDepthFastB, int kN>
-    void add(float (&sums)[kN][4], uint64_t a, uint64_t b) {
-        if (count_ == kMost) fault(cat("wgmma: more than ", kMost, " on their way"));
-        products_[count_++] = {multiply<kDepthFastA, kDepthFastB, kN>, sums[0],
-                               reinterpret_cast<const char*>(a * 16),
-                               reinterpret_cast<const char*>(b * 16)};
+    void start(float (&sums)[kN][4], uint64_t a, uint64_t b) {
+        if (multiply_) fault("wgmma: a stage begins before the wait for the last one");
+        multiply_ = multiply<kDepthFastA, kDepthFastB, kN>, sums_ = sums[0];
+        a_ = reinterpret_cast<const char*>(a * 16), b_ = reinterpret_cast<const char*>(b * 16);
     }
-    void commit() {}
     template <bool kDepthFast>
     static uint64_t descriptor(const char* at) {
         return reinterpret_cast<uintptr_t>(at) / 16;
     }
     void wait(bool) {
-        for (int i = 0; i < count_; ++i)
-            products_[i].multiply(products_[i].sums, products_[i].a, products_[i].b);
-        count_ = 0;
+        if (multiply_) std::exchange(multiply_, nullptr)(sums_, a_, b_);
     }
 
  private:
-    static constexpr int kMost = 16;
-    struct Product {
-        void (*multiply)(float* sums, const char* a, const char* b);
-        float* sums;
-        const char *a, *b;
-    };
     template <bool kDepthFast>
     static float number(const char* tile, int row, int l) {
         uintptr_t at = reinterpret_cast<uintptr_t>(tile);
@@ -183,16 +173,19 @@ class GroupProducts {
                 const int row = thread / 32 * 16 + thread % 32 / 4 + half * 8;
                 const int column = i / 2 * 8 + thread % 4 * 2 + i % 2;
                 float& to = sums[i / 2 * 4 + half * 2 + i % 2];
-                double sum = to;
-                for (int l = 0; l < 16; ++l)
-                    sum +=
-                        double(number<kDepthFastA>(a, row, l)) * number<kDepthFastB>(b, column, l);
-                to = float(sum);
+                for (int first = 0; first < 64; first += 16) {
+                    double sum = to;
+                    for (int l = first; l < first + 16; ++l)
+                        sum += double(number<kDepthFastA>(a, row, l)) *
+                               number<kDepthFastB>(b, column, l);
+                    to = float(sum);
+                }
             }
     }
 
-    Product products_[kMost] = {};
-    int count_ = 0;
+    void (*multiply_)(float* sums, const char* a, const char* b) = nullptr;  // started
+    float* sums_;
+    const char *a_, *b_;
 };
 
 }  // namespace convoy::simt
