@@ -130,7 +130,6 @@ static constexpr struct {
     {cudaSuccess, "cudaSuccess", "no error"},
     {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
     {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
-    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
     {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
      "operation not permitted when captured"},
@@ -144,17 +143,14 @@ const char* cudaGetErrorName(cudaError_t error) { return find_error(error).name;
 const char* cudaGetErrorString(cudaError_t error) { return find_error(error).text; }
 
 cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
-cudaError_t cudaSetDevice(int device) {
-    return device == 0 ? cudaSuccess : failed(cudaErrorInvalidDevice);
-}
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
     static const cudaUUID_t uuid = [] {  // each process has an emulated GPU of its own
         std::random_device chance;
         cudaUUID_t random;
         for (char& byte : random.bytes) byte = char(chance());
         return random;
     }();
-    if (device != 0) return failed(cudaErrorInvalidDevice);
     // Of a small GPU with the instructions of compute capability 8.0.
     *properties = {"CUDA emulator on the CPU", uuid, size_t(8) << 30, 8, 0, 4};
     return cudaSuccess;
