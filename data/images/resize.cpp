@@ -17,19 +17,6 @@
 
 namespace convoy {
 
-#ifdef __AVX2__
-bool has_bytes512() {
-    return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
-}
-static FilterAcross* const filter_across = has_bytes512() ? avx512_across : avx2_across;
-static FilterDown* const filter_down = has_bytes512() ? avx512_down : avx2_down;
-#else
-bool has_bytes512() { return false; }
-static FilterAcross* const filter_across = portable_across;
-static FilterDown* const filter_down = portable_down;
-#endif
-
 void Taps::compute(int in, int out, int begin, int size) {
     const double scale = double(in) / out, support = std::max(1.0, scale);
     stride = (size_t(std::ceil(support)) * 2 + 1 + 3) / 4 * 4;

@@ -83,16 +83,14 @@ inline std::array<int, 2> fitted(int H, int W, int side) {
 // after each row of `in`, and overwrite the byte after each row of `out`.
 using FilterAcross = void(const uint8_t* in, size_t in_bytes, int rows, int C, const Taps& taps,
                           bool flip, uint8_t* out, size_t out_bytes);
-constexpr size_t kOverread = 96;
+constexpr size_t kOverread = 16;
 // out[i] = (Σ in[first(p) − skipped + k, i] · weight(p, k), rounded) · scale[i] + bias[i] for i in
 // [0, n), for place p of the height. Rows of `in` lie in_bytes apart.
 using FilterDown = void(const uint8_t* in, size_t in_bytes, int skipped, size_t n, const Taps& taps,
                         size_t p, const float* scale, const float* bias, float* out);
 
-// All give the same bits. avx2: if the compiler may use it; avx512: if has_bytes512().
-FilterAcross portable_across, avx2_across, avx512_across;
-FilterDown portable_down, avx2_down, avx512_down;
-// Whether this processor has the byte permutations and products of AVX-512 (VBMI and VNNI).
-bool has_bytes512();
+// Both give the same bits. filter: with AVX2 if the compiler may use it.
+FilterAcross portable_across, filter_across;
+FilterDown portable_down, filter_down;
 
 }  // namespace convoy

@@ -120,23 +120,9 @@ static __m256i pairs(const uint8_t* a, const uint8_t* b) {
     return _mm256_cvtepu8_epi16(bytes);
 }
 
-void avx2_across(const uint8_t* in, size_t in_bytes, int rows, int C, const Taps& taps, bool flip,
-                 uint8_t* out, size_t out_bytes) {
-    if (C != 3) return portable_across(in, in_bytes, rows, C, taps, flip, out, out_bytes);
-    for (int begin = 0; begin < rows; begin += 4) {
-        const uint8_t* from[4];
-        uint8_t* to[4];
-        for (int r = 0; r < 4; ++r) {
-            const size_t row = size_t(std::min(begin + r, rows - 1));  // the last one repeated
-            from[r] = in + row * in_bytes, to[r] = out + row * out_bytes;
-        }
-        filter_four_rows(from, taps, flip, to);
-    }
-}
-
-void avx2_down(const uint8_t* in, size_t in_bytes, int skipped, size_t n, const Taps& taps,
-               size_t p, const float* scale, const float* bias, float* out) {
-    if (n < 8) return portable_down(in, in_bytes, skipped, n, taps, p, scale, bias, out);
+static void filter_columns(const uint8_t* in, size_t in_bytes, int skipped, size_t n,
+                           const Taps& taps, size_t p, const float* scale, const float* bias,
+                           float* out) {
     in += size_t(taps.first[p] - skipped) * in_bytes;
     const size_t count = size_t(taps.count[p]);
     const int16_t* high_weights = taps.high.data() + p * taps.stride;
@@ -162,5 +148,30 @@ void avx2_down(const uint8_t* in, size_t in_bytes, int skipped, size_t n, const 
     }
 }
 #endif
+
+void filter_across(const uint8_t* in, size_t in_bytes, int rows, int C, const Taps& taps, bool flip,
+                   uint8_t* out, size_t out_bytes) {
+#ifdef __AVX2__
+    for (int begin = 0; begin < rows && C == 3; begin += 4) {
+        const uint8_t* from[4];
+        uint8_t* to[4];
+        for (int r = 0; r < 4; ++r) {
+            const size_t row = size_t(std::min(begin + r, rows - 1));  // the last one repeated
+            from[r] = in + row * in_bytes, to[r] = out + row * out_bytes;
+        }
+        filter_four_rows(from, taps, flip, to);
+    }
+    if (C == 3) return;
+#endif
+    portable_across(in, in_bytes, rows, C, taps, flip, out, out_bytes);
+}
+
+void filter_down(const uint8_t* in, size_t in_bytes, int skipped, size_t n, const Taps& taps,
+                 size_t p, const float* scale, const float* bias, float* out) {
+#ifdef __AVX2__
+    if (n >= 8) return filter_columns(in, in_bytes, skipped, n, taps, p, scale, bias, out);
+#endif
+    portable_down(in, in_bytes, skipped, n, taps, p, scale, bias, out);
+}
 
 }  // namespace convoy

@@ -72,7 +72,6 @@ $(BUILD)/src/cli/%.o $(BUILD)/src/run/%.o: CXXFLAGS += $(OPTIMISE:-O1=-Os)
 # No fused multiply-add: crops and filter weights round alike on every machine, and as Pillow does.
 $(BUILD)/data/%.o $(BUILD)/tests/lab/music.cpp.o: CXXFLAGS += -ffp-contract=off
 $(BUILD)/kernels/%.o: CXXFLAGS += $(KERNELFLAGS)
-$(BUILD)/data/%_avx512.cpp.o: CXXFLAGS += -mavx512vbmi -mavx512vnni
 # Vectors for loops over pixels.
 $(BUILD)/data/images/pixel_ops.cpp.o: CXXFLAGS += -O3
 # Vectors for the start values, and the same ones on every machine.
