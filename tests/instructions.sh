@@ -10,7 +10,7 @@
 #   tests/instructions.sh --write    writes the table; commit it together with the kernels
 set -eu
 cd "$(dirname "$0")/.."
-table=tests/instructions.txt sources="conv2d batch_norm pool elementwise moments column_sums depthwise"
+table=tests/instructions.txt sources="conv2d batch_norm group_norm peer_sum pool elementwise moments column_sums depthwise"
 architectures="sm_80 sm_90a" most=110
 
 leave_out() {
