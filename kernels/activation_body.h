@@ -22,12 +22,12 @@ FORMULA Number activated(Number x, float slope = 0) {
 template <Kind kKind, class Number>
 FORMULA Number activated_grad(Number y, Number dy, float slope = 0) {
     if constexpr (kKind == Kind::kRelu) return y <= 0 ? Number{} : dy;
-    if constexpr (kKind == Kind::kRelu6) return (y <= 0) | (y >= 6) ? Number{} : dy;
+    if constexpr (kKind == Kind::kRelu6) return ((y <= 0) | (y >= 6)) ? Number{} : dy;
     if constexpr (kKind == Kind::kLeakyRelu) return y <= 0 ? slope * dy : dy;
     if constexpr (kKind == Kind::kElu) return y <= 0 ? (y + slope) * dy : dy;
     if constexpr (kKind == Kind::kSigmoid) return dy * y * (1 - y);
     if constexpr (kKind == Kind::kHardSigmoid)
-        return (y <= 0) | (y >= 1) ? Number{} : dy * (1 / 6.0f);
+        return ((y <= 0) | (y >= 1)) ? Number{} : dy * (1 / 6.0f);
     if constexpr (kKind == Kind::kSilu) return dy * sigmoid(y) * (1 + y * (1 - sigmoid(y)));
     if constexpr (kKind == Kind::kHardSwish)
         return y <= -3 ? Number{} : y >= 3 ? dy : dy * (y * (1 / 3.0f) + 0.5f);

@@ -137,6 +137,20 @@ class Recording {
     virtual bool replay() = 0;
 };
 
+// Sums over the GPUs of one host, which read each other's memory, in parallel to the ops. Before
+// each step on a range of floats, all ranks must have ended what came before it on that range: the
+// ops that write it (an event), sum() and gather() (wait), then a barrier.
+class PeerSum {
+ public:
+    virtual ~PeerSum() = default;  // waits, then closes the blocks of the others
+    // This rank's slice of floats [begin, end) = the sum over all blocks, in the order of the
+    // ranks.
+    virtual void sum(size_t begin, size_t end) = 0;
+    // The slices of the other ranks = their sums.
+    virtual void gather(size_t begin, size_t end) = 0;
+    virtual void wait() = 0;  // blocks until the steps that this rank has called have ended
+};
+
 class Backend {
  public:
     virtual ~Backend() = default;
@@ -184,12 +198,21 @@ class Backend {
     // Whether the CPU may read and write device memory (the ring then sums in place).
     virtual bool host_visible() const = 0;
     // Starts copying `device`, after the ops called so far, to `host` (from alloc_host), in
-    // parallel to later ops. wait_download(the number) blocks until it and earlier copies end.
+    // parallel to later ops. wait_download(the number) blocks until it and earlier copies end; a
+    // copy of 0 floats ends when the ops called so far have ended.
     virtual int64_t start_download(float* host, const float* device, size_t elems) {
         download(host, device, elems * sizeof(float));
         return 0;
     }
     virtual void wait_download(int64_t) {}
+    // Bytes by which other processes can open a block (from alloc) until it changes; "" if the
+    // device has no memory of its own. open_peers(block, the bytes of every rank, this rank) opens
+    // them all. Both throw Error if the driver cannot.
+    virtual std::string share(std::span<float> /*block*/) { return ""; }
+    virtual std::unique_ptr<PeerSum> open_peers(std::span<float>, std::span<const std::string>,
+                                                int /*rank*/) {
+        return nullptr;
+    }
     // If can_record(): ops from here to Recording::end() are recorded instead of run. They must
     // have run before with the same shapes and must not block; their host memory must stay alive.
     virtual bool can_record() const { return false; }

@@ -171,7 +171,7 @@ TEST_CASE_FIXTURE(LinearArena, "factors are chosen layer by layer, where they ar
     const RingSize shared = {4, 1}, hosts = {4, 2};
     CHECK(has(
         traffic_text(params, choose_factors(params, 10, shared, FactorMode::kAuto), shared, false),
-        {"shared memory"}));
+        {"this host"}));
     CHECK(has(
         traffic_text(params, choose_factors(params, 17, hosts, FactorMode::kAuto), hosts, false),
         {"0.0 MB", "host"}));

@@ -98,7 +98,7 @@ struct DepthwiseRun {
 struct Norm {
     const float *mean, *scale, *beta;  // C numbers each
     Activation act;
-    // For gradients rstd follows mean, and mean_dz and slope (gradient_rows) follow scale.
+    // For gradient_sums rstd follows mean; for gradient_rows mean_dz and slope follow scale.
 };
 
 template <class T>

@@ -135,11 +135,12 @@ void CudaBackend::download(void* host, const void* device, size_t bytes) {
 int64_t CudaBackend::start_download(float* host, const float* device, size_t elems) {
     CUDA_CHECK(cudaEventRecord(ops_done_, stream_));
     CUDA_CHECK(cudaStreamWaitEvent(copy_stream_, ops_done_));
-    if (timeline_) timeline_->begin(copy_stream_, download_track_);
-    CUDA_CHECK(
-        cudaMemcpyAsync(host, device, elems * sizeof(float), cudaMemcpyDeviceToHost, copy_stream_));
+    if (timeline_ && elems) timeline_->begin(copy_stream_, download_track_);
+    if (elems)
+        CUDA_CHECK(cudaMemcpyAsync(host, device, elems * sizeof(float), cudaMemcpyDeviceToHost,
+                                   copy_stream_));
     CUDA_CHECK(cudaEventRecord(copies_done_[downloads_ % copies_done_.size()], copy_stream_));
-    if (timeline_) timeline_->end(kTraceDownload, 0, double(elems * sizeof(float)));
+    if (timeline_ && elems) timeline_->end(kTraceDownload, 0, double(elems * sizeof(float)));
     return downloads_++;
 }
 

@@ -48,6 +48,9 @@ class CudaBackend final : public Backend {
     bool host_visible() const override { return false; }
     int64_t start_download(float* host, const float* device, size_t elems) override;
     void wait_download(int64_t number) override;
+    std::string share(std::span<float> block) override;
+    std::unique_ptr<PeerSum> open_peers(std::span<float> own, std::span<const std::string> shared,
+                                        int rank) override;
     bool can_record() const override { return true; }
     std::unique_ptr<Recording> record() override;
     SpanSink* trace(Track* ops, Track* uploads, Track* downloads) override;

@@ -7,6 +7,7 @@
 // a pointer of cudaMalloc, the processor raises SIGSEGV. The same happens to a kernel that leaves
 // its memory: a forbidden page follows every block, which ends at most 255 bytes before that page.
 // explain() then says what happened, and the process ends by SIGSEGV.
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -25,6 +26,7 @@ namespace {
 
 constexpr size_t kSpan = size_t(64) << 30;  // of address space, not of memory
 constexpr size_t kPage = 4096, kAlign = 256;
+constexpr int kPrivate = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 struct sigaction before_us;
 char* first_address = nullptr;
@@ -49,12 +51,17 @@ void explain(int, siginfo_t* fault, void*) {
     if (write(STDERR_FILENO, text.data(), text.size()) < 0) return;
 }
 
+struct SharedBlock {
+    pid_t process = 0;
+    int file = -1;
+    size_t offset = 0, bytes = 0;  // in the file
+};
+
 // Memory belongs to the process, as in CUDA: every backend and thread uses this one.
 class Memory {
  public:
     Memory() {
-        void* region =
-            mmap(nullptr, 2 * kSpan, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void* region = mmap(nullptr, 2 * kSpan, PROT_NONE, kPrivate, -1, 0);
         if (region == MAP_FAILED)
             fail("simt: no address space for device memory: ", std::strerror(errno));
         next_ = first_address = static_cast<char*>(region);
@@ -92,13 +99,48 @@ class Memory {
             return failed(cudaErrorInvalidValue);
         if (on_device) {
             const auto [begin, bytes] = pages_of(*found);
-            madvise(begin + kSpan, bytes, MADV_DONTNEED);
-            mprotect(begin + kSpan, bytes, PROT_NONE);
+            mmap(begin + kSpan, bytes, PROT_NONE, kPrivate | MAP_FIXED, -1, 0);
+            if (found->second.file >= 0) close(found->second.file);
         } else {
             std::free(memory);
         }
         blocks_.erase(found);
         return cudaSuccess;
+    }
+    // The pages move to a file, which another process opens as /proc/PROCESS/fd/FILE.
+    bool share(void* memory, SharedBlock& as) {
+        std::lock_guard lock(mutex_);
+        const auto found = blocks_.find(static_cast<char*>(memory));
+        if (found == blocks_.end() || !found->second.on_device) return false;
+        const auto [begin, bytes] = pages_of(*found);
+        int& file = found->second.file;
+        as = {getpid(), file, size_t(found->first - begin), found->second.bytes};
+        if (file >= 0) return true;
+        as.file = memfd_create("simt", MFD_CLOEXEC);
+        if (ftruncate(as.file, off_t(bytes - kPage)) != 0 ||
+            pwrite(as.file, found->first + kSpan, as.bytes, off_t(as.offset)) < ssize_t(as.bytes) ||
+            mmap(begin + kSpan, bytes - kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                 as.file, 0) == MAP_FAILED)
+            return close(as.file), false;
+        return file = as.file, true;
+    }
+    // Only to read: a kernel that writes to another process's memory is a mistake.
+    void* open_shared(const SharedBlock& it) {
+        const std::string path = cat("/proc/", it.process, "/fd/", it.file);
+        const int file = open(path.c_str(), O_CLOEXEC);
+        const size_t bytes = pages_of(it.bytes);
+        std::lock_guard lock(mutex_);
+        char* begin = find_room(bytes);
+        const bool opened = file >= 0 && begin &&
+                            mmap(begin + kSpan, bytes - kPage, PROT_READ, MAP_SHARED | MAP_FIXED,
+                                 file, 0) != MAP_FAILED;
+        if (file >= 0) close(file);
+        if (!opened) return nullptr;
+        forbid(begin + kSpan, bytes);
+        allow(begin + it.offset + kSpan, it.bytes);
+        next_ = begin + bytes;
+        blocks_[begin + it.offset] = {it.bytes, true};
+        return begin + it.offset;
     }
     // Whether [p, p + bytes] lies in one block of this kind.
     bool contains(const void* p, size_t bytes, bool on_device) {
@@ -114,6 +156,7 @@ class Memory {
     struct Block {
         size_t bytes;
         bool on_device;
+        int file = -1;  // that holds the pages, if other processes may open them
     };
     using Blocks = std::map<const char*, Block>;
 
@@ -166,6 +209,18 @@ cudaError_t allocate(void** to, size_t bytes, bool on_device) {
 }
 cudaError_t cudaFree(void* block) { return memory().release(block, true); }
 cudaError_t cudaFreeHost(void* block) { return memory().release(block, false); }
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* block) {
+    SharedBlock shared;
+    if (!memory().share(block, shared)) return failed(cudaErrorInvalidValue);
+    std::memcpy(handle->reserved, &shared, sizeof shared);
+    return cudaSuccess;
+}
+cudaError_t cudaIpcOpenMemHandle(void** to, cudaIpcMemHandle_t handle, unsigned) {
+    SharedBlock shared;
+    std::memcpy(&shared, handle.reserved, sizeof shared);
+    *to = memory().open_shared(shared);
+    return *to ? cudaSuccess : failed(cudaErrorInvalidValue);
+}
 
 bool is_device_memory(const void* p, size_t bytes) { return memory().contains(p, bytes, true); }
 bool is_pinned(const void* p, size_t bytes) { return memory().contains(p, bytes, false); }

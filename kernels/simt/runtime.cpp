@@ -17,6 +17,7 @@ namespace {
 std::atomic<uint64_t> order_seed{1};
 thread_local int stream_workers = 1;
 thread_local cudaError_t last_error = cudaSuccess;
+thread_local std::vector<cudaStream_t> own_streams;  // a stream belongs to one thread
 
 // By kernel; of the process, as in CUDA.
 std::mutex max_shared_mutex;
@@ -155,7 +156,10 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
     *properties = {"CUDA emulator on the CPU", uuid, size_t(8) << 30, 8, 0, 4};
     return cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() {
+    for (const cudaStream_t stream : own_streams) finish_copies(*stream);
+    return cudaSuccess;
+}
 
 // ---- copies --------------------------------------------------------------------------------
 
@@ -189,10 +193,13 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stre
 // ---- streams and events --------------------------------------------------------------------
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-    *stream = new Stream(stream_workers);
+    own_streams.push_back(*stream = new Stream(stream_workers));
     return cudaSuccess;
 }
-cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    std::erase(own_streams, stream);
+    return delete stream, cudaSuccess;
+}
 // For calls that are not allowed while a stream is captured.
 static cudaError_t check_not_captured(cudaStream_t stream) {
     Graph* graph = stream_of(stream).captured.get();

@@ -62,6 +62,14 @@ cudaError_t cudaMallocHost(T** memory, size_t bytes) {
 }
 cudaError_t cudaFree(void* memory);
 cudaError_t cudaFreeHost(void* memory);
+// Memory of another process, which this process can only read here (on a GPU also write).
+struct cudaIpcMemHandle_t {
+    char reserved[64];
+};
+enum : unsigned { cudaIpcMemLazyEnablePeerAccess = 1 };
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory);
+cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsigned flags);
+inline cudaError_t cudaIpcCloseMemHandle(void* memory) { return cudaFree(memory); }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream = nullptr);
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream = nullptr);

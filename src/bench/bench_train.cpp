@@ -94,7 +94,7 @@ class TrainBench {
         if (!trainer_ || config_.compute > 0) return "these are not whole training steps";
         if (config_.graph == GraphMode::kOff) return "CONVOY_GRAPH=off";
         if (no_graph_.empty()) no_graph_ = why_no_graph(*backend_, communicator_.world());
-        if (no_graph_.empty()) no_graph_ = trainer_->take_graph_failure();
+        if (no_graph_.empty()) no_graph_ = trainer_->take_notice();
         return no_graph_;
     }
 

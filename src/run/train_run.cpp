@@ -143,8 +143,8 @@ StepResult TrainRun::train_step(const Batch& batch, double lr) {
         result, at, epoch_done() || at.step >= progress_.total_steps || folder_.is_due(at.step));
     const double waits = engine_.trainer->seconds_waited_for_network() - waited;
     engine_.compute_seconds += std::max(seconds_since(begin) - waits, 0.0);
-    if (const std::string why = engine_.trainer->take_graph_failure(); !why.empty())
-        log_.notice(why, "; steps go on op by op");
+    if (const std::string what = engine_.trainer->take_notice(); !what.empty())
+        setup_.rank() == 0 ? log_.notice(what) : log_.detail(what);
     if (!result.of_all) say_that_it_stops();
     return result;
 }

@@ -19,8 +19,7 @@ GradReducer::GradReducer(Params& params, Backend& backend, Communicator& communi
       bf16_wire_(config.wire == WireType::kBf16),
       choices_(choose_factors(params, batch_, {communicator.world(), communicator.around()},
                               config.factors)),
-      staged_(!backend.host_visible() && communicator.world() > 1),
-      arena_(staged_ ? backend.alloc_host(params.grads_size) : params.grads) {
+      staged_(!backend.host_visible() && communicator.world() > 1) {
     // Statistics and counters are sent in parts so small that --wire bf16 does not round them.
     constexpr size_t kMost = Communicator::kExactBytes / sizeof(float);
     for (size_t end = params_.grads_size; end > params_.trained_size;) {
@@ -61,8 +60,39 @@ GradReducer::~GradReducer() {
             if (sum.valid()) sum.wait();
 }
 
+// Decides how the gradients of GPUs are summed. Collective, so it waits for the first step, which
+// may be repeated if a rank is lost.
+void GradReducer::choose_memory() {
+    std::vector<std::string> errors;
+    if (communicator_.world() > 1 && communicator_.around() == 1) {
+        const std::span block(params_.grads, reinterpret_cast<float*>(params_.block() + 1));
+        std::string mine, why;
+        try {
+            mine = backend_.share(block);
+        } catch (const Error& error) {
+            why = error.what();
+        }
+        const std::vector<std::string> all = gather_lists(communicator_, mine);
+        if (std::ranges::count(all, "") == 0) try {
+                peers_ = backend_.open_peers(block, all, communicator_.rank());
+            } catch (const Error& error) {
+                why = error.what();
+            }
+        errors = gather_lists(communicator_, why);
+        if (std::ranges::count(errors, "") < std::ssize(errors)) peers_ = nullptr;
+    }
+    staged_begin_ = peers_ ? params_.trained_size : 0;
+    arena_ = staged_ ? backend_.alloc_host(params_.grads_size - staged_begin_) : params_.grads;
+    if (!staged_) return;
+    notice_ = peers_ ? "the GPUs sum gradients in each other's memory"
+                     : "gradients go through host memory";
+    for (size_t rank = 0; rank < errors.size(); ++rank)
+        if (!errors[rank].empty()) notice_ += cat("; rank ", rank, ": ", errors[rank]);
+}
+
 void GradReducer::start(std::span<const int64_t> images) {
-    next_ = 0;
+    if (!arena_) choose_memory();
+    next_ = 0, summed_ = nullptr;
     for (Bucket& bucket : buckets_) {
         bucket.left = bucket.params;
         bucket.sums.clear();
@@ -100,11 +130,13 @@ void GradReducer::send_complete() {
         Bucket& bucket = buckets_[next_];
         if (!staged_)
             send(bucket);
+        else if (gpus_sum(bucket))
+            bucket.download = backend_.start_download(nullptr, nullptr, 0);
         else if (bucket.factors)
             bucket.download = bucket.factors->start_download();
         else
-            bucket.download = backend_.start_download(
-                arena_ + bucket.begin, params_.grads + bucket.begin, bucket.end - bucket.begin);
+            bucket.download =
+                backend_.start_download(host(bucket), params_.grads + bucket.begin, bucket.size());
     }
 }
 
@@ -115,11 +147,24 @@ void GradReducer::send(Bucket& bucket) {
         backend_.wait_download(bucket.download);
     else
         backend_.synchronize();
-    if (bucket.factors)
+    if (gpus_sum(bucket))
+        sum_by_peers(&bucket);
+    else if (bucket.factors)
         bucket.sums = bucket.factors->gather();
     else
-        bucket.sums.push_back(
-            communicator_.allreduce_sum({arena_ + bucket.begin, bucket.end - bucket.begin}));
+        bucket.sums.push_back(communicator_.allreduce_sum({host(bucket), bucket.size()}));
+}
+
+// Once all ranks have this bucket and the sums of the one before: starts to gather those sums, and
+// to add up this bucket. The backward pass goes on meanwhile, except after the last bucket.
+void GradReducer::sum_by_peers(const Bucket* bucket) {
+    const auto begin = Clock::now();
+    peers_->wait();
+    communicator_.barrier();
+    if (!bucket) waited_ += seconds_since(begin);
+    if (const Bucket* before = std::exchange(summed_, bucket))
+        peers_->gather(before->begin, before->end);
+    if (bucket) peers_->sum(bucket->begin, bucket->end);
 }
 
 void GradReducer::wait_for(Bucket& bucket) {
@@ -135,6 +180,7 @@ bool GradReducer::finish() {
     send_complete();
     if (staged_)
         for (Bucket& bucket : buckets_) send(bucket);
+    if (peers_) sum_by_peers(nullptr), sum_by_peers(nullptr);
     // Gradients are computed from factors while the last buckets are still being summed.
     for (const bool factors : {true, false})
         for (Bucket& bucket : buckets_) {
@@ -144,9 +190,8 @@ bool GradReducer::finish() {
                 const Span span(track_, kTraceFactors, &bucket - buckets_.data(),
                                 bucket.factors->flops(), device_);
                 bucket.factors->add_gradient();
-            } else if (staged_) {
-                backend_.to_device(arena_ + bucket.begin, params_.grads + bucket.begin,
-                                   bucket.end - bucket.begin);
+            } else if (staged_ && !gpus_sum(bucket)) {
+                backend_.to_device(host(bucket), params_.grads + bucket.begin, bucket.size());
             }
         }
     return true;

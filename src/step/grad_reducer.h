@@ -15,14 +15,18 @@
 // Every rank sends its buckets in the same order, even a rank without images in this step.
 //
 // If the network cannot read device memory, a complete bucket is first copied to the host. The
-// device is far behind the calls, so finish() waits for each copy in order and sends it.
+// device is far behind the calls, so finish() waits for each copy in order and sends it. GPUs of
+// one host that can read each other's memory sum a bucket there, in place (PeerSum), as soon as all
+// of them have it.
 //
-// Cost: each rank sends 2·(W−1)/W · 4·N bytes per step (N floats, W ranks; half with --wire bf16),
-// hidden if the network is faster than the backward pass. Memory: none besides the gradients.
+// Cost: each rank sends 2·(W−1)/W · 4·N bytes per step (N floats, W ranks; half with --wire bf16
+// on a network), hidden if the network is faster than the backward pass. Memory: none besides the
+// gradients.
 #pragma once
 
 #include <future>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "src/step/linear_factors.h"
@@ -50,6 +54,7 @@ class GradReducer final : public Sync {
     bool could_average() const override { return true; }
     std::string traffic() const override;
     std::string memory() const override;
+    std::string take_notice() override { return std::exchange(notice_, {}); }
 
  private:
     struct Bucket {
@@ -58,13 +63,19 @@ class GradReducer final : public Sync {
         std::unique_ptr<Factors> factors = {};     // null: the gradient itself is sent
         int64_t download = 0;                      // its copy to the host
         std::vector<std::future<void>> sums = {};  // pending sums
+        size_t size() const { return end - begin; }
     };
+    void choose_memory();
+    bool gpus_sum(const Bucket& bucket) const {
+        return peers_ && !bucket.factors && bucket.end <= params_.trained_size;
+    }
+    float* host(const Bucket& bucket) const { return arena_ + (bucket.begin - staged_begin_); }
     Bucket& bucket_of(const Param& param);
     void send_complete();
     void send(Bucket& bucket);
+    void sum_by_peers(const Bucket* bucket);
     Span span(const TraceName& what, const Bucket& bucket) const {
-        return {track_, what, &bucket - buckets_.data(),
-                double((bucket.end - bucket.begin) * sizeof(float))};
+        return {track_, what, &bucket - buckets_.data(), double(bucket.size() * sizeof(float))};
     }
     void wait_for(Bucket& bucket);
 
@@ -76,7 +87,12 @@ class GradReducer final : public Sync {
     std::vector<Bucket> buckets_;
     size_t next_ = 0;    // bucket to send next
     const bool staged_;  // the network cannot read device memory
-    float* arena_;       // memory for the network: the gradients, or a copy on the host
+    // From the first step on:
+    std::unique_ptr<PeerSum> peers_;  // GPUs that sum their gradients in place
+    float* arena_ = nullptr;   // memory for the network: the gradients, or a copy on the host
+    size_t staged_begin_ = 0;  // the copy's first float
+    const Bucket* summed_ = nullptr;  // its sums are not gathered yet
+    std::string notice_;
 };
 
 }  // namespace convoy

@@ -44,8 +44,7 @@ std::string traffic_text(const Params& params, std::span<const FactorChoice> cho
                                   as_factors.empty() ? ": " : ", ", layer_name(*choice.w),
                                   choice.factor_bytes / unit, choice.dense_bytes / unit);
     }
-    if (ring.around == 1 && ring.ranks > 1 && sent == 0)
-        return "gradients are summed in shared memory";
+    if (ring.around == 1 && ring.ranks > 1 && sent == 0) return "gradients stay on this host";
     return fmt::format("{:.1f} MB per {} and step{}", sent / unit,
                        ring.around < ring.ranks ? "host" : "rank",
                        as_factors.empty() ? ", no layer as factors" : as_factors);

@@ -64,7 +64,7 @@ void StepGraph::give_up(const Error& error) {
     known_.clear();
     if (mode_ == GraphMode::kOn) fail("CONVOY_GRAPH=on: cannot record a step: ", error.what());
     mode_ = GraphMode::kOff;
-    failure_ = cat("CUDA graph: cannot record a step: ", error.what());
+    failure_ = cat("CUDA graph: cannot record a step: ", error.what(), "; steps go on op by op");
 }
 
 }  // namespace convoy

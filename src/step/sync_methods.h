@@ -95,6 +95,7 @@ class Sync : public GradListener, public BatchPasses {
     // Whether --sync diloco would send less, because this mode sends in every step.
     virtual bool could_average() const { return false; }
     virtual std::map<std::string, double> measured() const { return {}; }  // at the last meeting
+    virtual std::string take_notice() { return {}; }  // what the log should say once, or ""
 
  protected:
     Communicator& communicator_;

@@ -65,8 +65,8 @@ class Trainer {
     int stop_agreed() const { return stop_agreed_; }
     // With --clip-norm: the norm of the last step before clipping.
     double gradient_norm() const { return gradient_norm_; }
-    // The reason why CONVOY_GRAPH=auto stopped recording steps, returned once; else "".
-    std::string take_graph_failure() { return graph_.take_failure(); }
+    // What the log should say about the last step, returned once; else "".
+    std::string take_notice() { return graph_.take_failure() + sync_->take_notice(); }
     double seconds_waited_for_network() const { return sync_->seconds_waited(); }
 
  private:
