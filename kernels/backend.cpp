@@ -126,6 +126,8 @@ int count_gpus(std::string* why_none) {
 
 // The index of the GPU `device`; -1: there is no GPU and `device` is "", which also allows the CPU.
 static int gpu_of(const std::string& device, std::string* why_none) {
+    if (device == "simt")
+        fail("--device simt: built without the emulator; run `make trainer-simt` to build with it");
     const int index = device.empty() ? 0 : cuda_index(device);
     if (index < 0) fail("--device cannot be '", device, "'; use cpu, cuda, cuda:INDEX or simt");
     const int gpus = count_gpus(why_none);
@@ -155,9 +157,7 @@ static std::unique_ptr<Backend> make_cpu(const BackendOptions& options, std::str
 
 std::unique_ptr<Backend> make_backend(const std::string& device, const BackendOptions& options) {
     if (device == "cpu") return make_cpu(options);
-    if (device == "simt" && !simt::make_device_backend)
-        fail("--device simt: built without the emulator; run `make trainer-simt` to build with it");
-    if (device == "simt") return simt::make_device_backend(0, options);
+    if (device == "simt" && simt::make_device_backend) return simt::make_device_backend(0, options);
     std::string why_none;
     const int index = gpu_of(device, &why_none);
     return index < 0 ? make_cpu(options, cat("no GPU: ", why_none))

@@ -112,6 +112,9 @@ PY
 python3 "$work/start.py" "$work" || fail "a file of tools/deploy does not start its ranks"
 
 echo "deploy: 3 tools/launch"
+! tools/launch -n 2 -- ./trainer --device simt "${small[@]}" --out "$work/simt" >"$work/said" 2>&1 ||
+    fail "./trainer has the emulator"
+grep -q 'make trainer-simt' "$work/said" || fail "ranks without the emulator do not say how to get it" "$work/said"
 tools/launch -n 3 -- ./trainer "${small[@]}" --out "$work/local" >"$work/log" 2>&1 || fail "-n 3 ended with $?" "$work/log"
 holds '^\[rank 2\] done: 5 steps' "$work/log" "launch -n 3"
 ! grep -v '^\[rank [0-2]\] ' "$work/log" || fail "lines without their rank" "$work/log"
