@@ -148,7 +148,7 @@ job() {
 # They read each other's gradients, and end with the bits of a ring: the sum of two is the same in any order.
 peers() {
     job ring off && job peers on && line_with "sum gradients in each other" >"$work/way" &&
-        cmp "$work"/{ring,peers}/0/latest/model.safetensors >>"$log" 2>&1 &&
+        [ "$(sha256sum <"$work/ring/0/latest/model.safetensors")" = "$(sha256sum <"$work/peers/0/latest/model.safetensors")" ] &&
         row "two ranks on one GPU" passed "$(<"$work/way")" || row "two ranks on one GPU" FAILED "$(reason)"
 }
 
