@@ -137,19 +137,22 @@ losses() {
         ${begin}e-3 ${end}e-3 ${first}e-3 ${last}e-3)"
 }
 
-# job NAME on|off: two processes on one GPU train for an epoch; `off`: without shared memory.
+# job NAME auto|off: two processes on one GPU train for an epoch; `off`: without shared memory.
 job() {
-    local sizes="resnet18 --batch 64 --generated 640" words
-    [ -z "$emulator" ] || sizes="tiny --size 16 --batch 16 --generated 96"
-    words="--model $sizes --epochs 1 --world 2 --coord 127.0.0.1:$((20000 + RANDOM % 9000)) --device $DEVICE --shm ${2/on/auto}"
+    local options="resnet18 --batch 64 --generated 640"
+    [ -z "$emulator" ] || options="tiny --size 16 --batch 16 --generated 96"
+    options="--model $options --epochs 1 --world 2 --coord 127.0.0.1:$((20000 + RANDOM % 9000)) --device $DEVICE --shm $2"
     CONVOY_FACTORS=off CONVOY_CHECK_EVERY=1 run 60 bash -c '"$0" trainer $1 --rank 1 --out "$2/1" &
-        "$0" trainer $1 --rank 0 --out "$2/0" && wait $!' "$KIT" "$words" "$work/$1"
+        "$0" trainer $1 --rank 0 --out "$2/0" && wait $!' "$KIT" "$options" "$work/$1"
 }
 # They read each other's gradients, and end with the bits of a ring: the sum of two is the same in any order.
 peers() {
-    job ring off && job peers on && line_with "sum gradients in each other" >"$work/way" &&
+    local line name="two ranks on one GPU"
+    job ring off && job peers auto || { row "$name" FAILED "$(reason)"; return; }
+    line=$(line_with "do not share memory") && { row "$name" absent "$line"; return; }
+    line=$(line_with "sum gradients in each other") &&
         [ "$(sha256sum <"$work/ring/0/latest/model.safetensors")" = "$(sha256sum <"$work/peers/0/latest/model.safetensors")" ] &&
-        row "two ranks on one GPU" passed "$(<"$work/way")" || row "two ranks on one GPU" FAILED "$(reason)"
+        row "$name" passed "$line" || row "$name" FAILED "$(reason)"
 }
 
 # bf16 against fp32 at the sizes of real layers (tests/test_real_sizes.cpp).
