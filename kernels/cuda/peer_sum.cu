@@ -85,8 +85,7 @@ class CudaPeerSum final : public PeerSum {
             backend.download(got, here, sizeof got);
             if (std::memcmp(got, its.last, sizeof got) != 0)
                 fail("reading the GPU of rank ", rank,
-                     " returns other bytes than it holds (with "
-                     "PCIe, an IOMMU may be the cause)");
+                     " returns other bytes than it holds; an IOMMU may be the cause");
         }
     }
     void sum(size_t begin, size_t end) override {
