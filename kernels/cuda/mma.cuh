@@ -124,9 +124,9 @@ class GroupProducts {
     }
 
     // The descriptor of an operand that begins at `at`. 16 bytes further it is larger by 1.
-    // A block is 8 rows of 128 bytes; its chunks of 16 bytes are exchanged by row % 8. Blocks follow
-    // each other after 1024 bytes. If the depth is the slow index, a block has 64 rows of the operand
-    // and 8 depths, and the next 64 rows follow after 64 depths.
+    // A block is 8 rows of 128 bytes; its chunks of 16 bytes are exchanged by row % 8. Blocks
+    // follow each other after 1024 bytes. If the depth is the slow index, a block has 64 rows of
+    // the operand and 8 depths, and the next 64 rows follow after 64 depths.
     template <bool kDepthFast>
     static __device__ __forceinline__ uint64_t descriptor(const char* at) {
         // The same in all lanes of a warp. The compiler must know it, or each product moves it to
