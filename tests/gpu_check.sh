@@ -73,7 +73,8 @@ has bare "two ranks on one GPU \| (passed \| .*the GPUs sum|absent \| .*do not s
 has bare "real sizes \| passed \| [1-9][0-9] ops"
 has bare "train tiny:2:bf16 \| measured \| [0-9]+ img/s"
 has bare "train tiny:2:fp32 \| measured"
-has bare "train tiny:2:bf16 with CONVOY_TEST_WGMMA=off \| measured"
+has bare "train tiny:2:bf16 by TMA \| measured"
+has bare "real sizes by TMA \| passed"
 has bare "PyTorch \| absent"
 check bare 0 speed
 has bare "times of cuDNN \| absent"

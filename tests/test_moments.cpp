@@ -103,11 +103,11 @@ TEST_CASE("conv2d leaves the moments of what it makes, in every precision") {
     SUBCASE("fp32") { check_cases(*each_backend(2)); }
     SUBCASE("tf32") { check_cases(*each_backend(2, Precision::kTf32)); }
     SUBCASE("bf16") {
-        const auto backend = each_backend(2, Precision::kBf16);
-        for (const char* groups : {"off", "on"}) {
-            setenv("CONVOY_TEST_WGMMA", groups, 1);
-            check_cases(*backend);
+        for (const char* tma : {"off", "on"}) {
+            setenv("CONVOY_TEST_TMA", tma, 1);
+            check_cases(*each_backend(2, Precision::kBf16));
         }
+        unsetenv("CONVOY_TEST_TMA");
     }
 }
 

@@ -15,27 +15,41 @@ TEST_CASE("conv2d and its gradients in tf32 are the formula of numbers with 10 b
 
 TEST_CASE("conv2d and its gradients in bf16 are the formula of numbers with 7 bits") {
     auto backend = each_direct(2, Precision::kBf16);
-    for (const char* groups : {"off", "on"}) {  // products of single warps, and of groups
-        setenv("CONVOY_TEST_WGMMA", groups, 1);
-        for (const ConvCase& c : kConvCases) check_conv(*backend, Precision::kBf16, c);
-    }
+    for (const ConvCase& c : kConvCases) check_conv(*backend, Precision::kBf16, c);
     for (const ConvCase& c : kDepthwiseCases) check_conv(*backend, Precision::kBf16, c);
     check_linear_in(*backend, Precision::kBf16, {5, 2, 3, 50}, 67);
 }
 
-TEST_CASE("products of bf16 refuse a wrong CONVOY_TEST_WGMMA") {
-    ThroughDevice backend(
-        make_backend(kernel_device(), {.threads = 1, .precision = Precision::kBf16}));
-    float x = 2, w = 3, y = 0;
-    const auto multiply = [&] {
-        backend.conv2d({&x, 1, 1, 1, 1}, {&w, 1, 1, 1, 1}, nullptr, Window::square(1), false,
-                       {&y, 1, 1, 1, 1});
-    };
-    setenv("CONVOY_TEST_WGMMA", "maybe", 1);
-    CHECK_FAILS(multiply(), "maybe");
-    unsetenv("CONVOY_TEST_WGMMA");
-    multiply();
-    CHECK(y == 6);
+// Channels and filters of whole boxes, which TMA copies, and some that it leaves to other kernels.
+static const ConvCase kBoxCases[] = {
+    {{2, 6, 5, 64}, 64, Window::square(3, 1, 1)},
+    {{3, 7, 7, 64}, 136, Window::square(1)},          // more filters than whole tiles
+    {{2, 9, 8, 128}, 64, Window::square(3, 2, 1)},    // four kinds of pixels in grad_x
+    {{1, 9, 13, 192}, 72, Window::square(1, 2, 0)},   // the end of a tile is beyond the last tap
+    {{2, 5, 12, 64}, 192, Window{1, 5, 1, 3, 0, 2}},  // rectangular
+    {{1, 13, 12, 64}, 64, Window{3, 2, 1, 1, 4, 3, 0, 0, 4, 3}},  // dilated
+    {{2, 2, 3, 64}, 128, Window{3, 2, 2, 1, 7, 6}},               // patches of padding alone
+    {{1, 20, 21, 128},
+     128,
+     Window::square(3, 1, 1)},                     // several parts, and more than a ring of stages
+    {{5, 4, 4, 40}, 24, Window::square(1)},        // one tap, less than a box
+    {{1, 6, 6, 96}, 64, Window::square(3, 1, 1)},  // a box and a half
+};
+
+TEST_CASE("convolutions by TMA and wgmma are the formula of numbers with 7 bits") {
+    setenv("CONVOY_TEST_TMA", "on", 1);
+    auto backend = each_direct(2, Precision::kBf16);
+    unsetenv("CONVOY_TEST_TMA");
+    for (const ConvCase& c : kBoxCases) check_conv(*backend, Precision::kBf16, c);
+    for (const ConvCase& c : kConvCases) check_conv(*backend, Precision::kBf16, c);
+    check_linear_in(*backend, Precision::kBf16, {5, 2, 3, 56}, 67);
+    check_linear_in(*backend, Precision::kBf16, {130, 1, 1, 64}, 200);
+}
+
+TEST_CASE("a backend refuses a wrong CONVOY_TEST_TMA") {
+    setenv("CONVOY_TEST_TMA", "maybe", 1);
+    CHECK_FAILS(make_backend(kernel_device(), {.precision = Precision::kBf16}), "maybe");
+    unsetenv("CONVOY_TEST_TMA");
 }
 
 TEST_CASE("a NaN in the data comes out of a convolution on tensor cores, and 0 images are fine") {

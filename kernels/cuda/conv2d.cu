@@ -22,7 +22,7 @@
 // and moments.cu reads y again. Only the shapes decide this. In fp32 moments.cu always reads y.
 // depthwise.cu has depthwise convolutions.
 // Mapping, bytes and order of the sums: gemm.cuh, plain and in fp32; tensor_gemm.cuh, on tensor
-// cores, of floats (rounded to tf32) or bf16.
+// cores, of floats (rounded to tf32) or bf16; tma_gemm.cuh, of bf16 on Hopper.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/tensor_gemm.cuh"
 #include "kernels/shapes.h"
@@ -44,23 +44,22 @@ __device__ __forceinline__ bool is_inside(uint32_t at, uint32_t last) {
     return ((at | (last - at)) & 0x80008000u) == 0;
 }
 
-// Patches of an image: a row for each pixel of a grid of P×Q, depth r,s,c: the pixels
-// (p·stride + first + (r·tap_h, s·tap_w)) of x.
+// Patches of images: a row for each place of the grid, depth r,s,c.
 template <class T>
-struct Patches {
+struct Patches : PixelGrid {
     using Element = T;
     static constexpr bool kDepthFast = true, kTable = true;
     const T* x;
     uint32_t last;
     int64_t image;  // numbers of an image, and of a line of it
     int line, rows, depths;
-    Divisor P, Q, S, C;
-    int tap_h = 1, tap_w = 1, stride_h = 1, stride_w = 1, first_h = 0, first_w = 0;
 
     Patches(Tensor t, int P, int Q, int R, int S)
-        : x(elements<T>(t)), last(both(t.H - 1, t.W - 1)), image(int64_t(t.shape().row_elems())) {
+        : PixelGrid{t.data, t.N, t.H, t.W, R, P, Q, S, t.C},
+          x(elements<T>(t)),
+          last(both(t.H - 1, t.W - 1)),
+          image(int64_t(t.shape().row_elems())) {
         line = t.W * t.C, rows = t.N * P * Q, depths = R * S * t.C;
-        this->P = P, this->Q = Q, this->S = S, C = t.C;
     }
 
     struct alignas(16) Row {  // the corner of a patch
@@ -108,6 +107,7 @@ struct PatchesOfTap {
     __device__ __forceinline__ Found<T> find(const Row& tap, const Depth& corner) const {
         return patches.find(corner, tap);
     }
+    operator PixelGrid() const { return patches; }
 };
 
 // The patches of x that make y.
@@ -120,12 +120,13 @@ Patches<T> patches_of(Tensor x, Window window, Tensor y) {
     return patches;
 }
 
-// The patches of dy that make P × Q pixels of dx; the taps are walked backwards.
+// The patches of dy that make P × Q pixels of dx. From their first pixel on, the taps are those of
+// w backwards.
 template <class T>
 Patches<T> patches_of(Tensor dy, int P, int Q, const TapsOfPixel& h, const TapsOfPixel& w) {
     Patches<T> patches(dy, P, Q, h.count, w.count);
-    patches.first_h = h.output, patches.first_w = w.output;
-    patches.tap_h = -h.shift, patches.tap_w = -w.shift;
+    patches.first_h = h.read_for(h.count - 1), patches.tap_h = h.shift;
+    patches.first_w = w.read_for(w.count - 1), patches.tap_w = w.shift;
     return patches;
 }
 
@@ -193,9 +194,10 @@ Tensor in_chunks(Tensor x, Precision precision, Slot slot, DeviceMemory& memory)
 
 // In the precision asked for. Returns whether tiles had whole sums and gave their statistics, which
 // products in fp32 leave to moments.cu.
+//   tma   whether products of bf16 may use tma_gemm.cuh
 template <class A, class B, class F>
-bool product(Precision precision, const A& a, const B& b, int I, int J, int L, const F& epilogue,
-             DeviceMemory& memory) {
+bool product(Precision precision, bool tma, const A& a, const B& b, int I, int J, int L,
+             const F& epilogue, DeviceMemory& memory) {
     constexpr bool kHalved = sizeof(typename A::Element) == 2;
     ENSURE(kHalved == (precision == Precision::kBf16), "tensors of ", kHalved ? "bf16" : "fp32",
            " in products of ", name_of(precision));
@@ -204,7 +206,7 @@ bool product(Precision precision, const A& a, const B& b, int I, int J, int L, c
             multiply(a, b, I, J, L, Epilogue<typename F::Out>(epilogue), memory);
             return false;
         }
-    return multiply_tensor(a, b, I, J, L, epilogue, memory);
+    return multiply_tensor(a, b, I, J, L, epilogue, tma, memory);
 }
 
 // Calls f with a value of the type in which the output is stored: float if T is float, otherwise
@@ -253,10 +255,10 @@ void CudaBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool
     bool whole = false;
     with_type(x.type, [&]<class T>(T) {
         const auto patches = patches_of<T>(x, window, y);
-        const Matrix<true, T> filters{elements<T>(w), w.N, patches.depths, patches.depths};
+        const Matrix<true, T> filters{elements<T>(w), w.N, patches.depths};
         with_out<T>(y.type, [&]<class Out>(Out) {
             const EpilogueWithMoments<Out> epilogue{{elements<Out>(y), b, relu}, strips};
-            whole = product(precision_, patches, filters, patches.rows, w.N, patches.depths,
+            whole = product(precision_, tma_, patches, filters, patches.rows, w.N, patches.depths,
                             epilogue, memory_);
         });
     });
@@ -286,21 +288,21 @@ void CudaBackend::conv2d_grad_x(Tensor dy, Tensor w, Window window, Tensor mask,
             const int taps = h.count * v.count;
             if (taps == 0 && add && !mask) continue;  // nothing to add
             Tensor filters = w;
+            const int last = h.tap(h.count - 1) * w.W + v.tap(v.count - 1);
             if (taps > 0 && !single)
-                filters = reorder(w,
-                                  {dy.C, v.count, w.N, w.C, w.H * w.W, h.first * w.W + v.first,
-                                   h.step * w.W, v.step},
-                                  {taps, 1, dy.C, C}, kCopyOfFilters, memory_);
+                filters =
+                    reorder(w, {dy.C, v.count, w.N, w.C, w.H * w.W, last, -h.step * w.W, -v.step},
+                            {taps, 1, dy.C, C}, kCopyOfFilters, memory_);
             with_type(dy.type, [&]<class T>(T) {
                 const auto patches = patches_of<T>(dy, rows, columns, h, v);
-                const Matrix<false, T> matrix{elements<T>(filters), C, patches.depths, C};
+                const Matrix<false, T> matrix{elements<T>(filters), C, patches.depths};
                 with_out<T>(dx.type, [&]<class Out>(Out) {
                     Epilogue<Out> epilogue{elements<Out>(dx), nullptr, false, elements<Out>(mask),
                                            add};
                     if (window.stride_h * window.stride_w > 1)
                         epilogue.rows = {false,   dx.H,    dx.W, window.stride_h, window.stride_w,
                                          first_h, first_w, rows, columns};
-                    product(precision_, patches, matrix, patches.rows, dx.C, patches.depths,
+                    product(precision_, tma_, patches, matrix, patches.rows, dx.C, patches.depths,
                             epilogue, memory_);
                 });
             });
@@ -323,9 +325,9 @@ void CudaBackend::conv2d_grad_w(Tensor x, Tensor dy, Window window, Tensor dw, f
     with_type(x.type, [&]<class T>(T) {
         const PatchesOfTap<T> patches{patches_of<T>(x, window, dy)};
         const int J = patches.patches.depths, L = patches.patches.rows;
-        const Matrix<false, T> outputs{elements<T>(dy), dy.C, L, dy.C};
+        const Matrix<false, T> outputs{elements<T>(dy), dy.C, L};
         const Epilogue<float> epilogue{sums.floats(), nullptr, false, nullptr, !padded};
-        product(precision_, outputs, patches, dw.N, J, L, epilogue, memory_);
+        product(precision_, tma_, outputs, patches, dw.N, J, L, epilogue, memory_);
     });
     if (padded) copy_channels(dw, sums, 0, true);
 }

@@ -1,6 +1,8 @@
 // cuda_backend.cu — the device itself: its choice, its memory, its stream.
 #include "kernels/cuda/cuda_backend.h"
 
+#include <cstring>
+
 #include "kernels/cuda/make_backend.h"
 #include "src/base/text.h"
 
@@ -56,6 +58,12 @@ CudaBackend::CudaBackend(int index, const BackendOptions& options)
             name_of(precision_));
     if (precision_ != options.precision)
         products_ += cat(", ", name_of(options.precision), " needs compute capability 8.0");
+    const std::string tma = environment_variable("CONVOY_TEST_TMA");
+    ENSURE(tma.empty() || tma == "on" || tma == "off", "CONVOY_TEST_TMA is '", tma,
+           "'; it can be on or off");
+    const bool hopper = properties.major == 9 && std::strstr(CONVOY_MACHINE_CODE, "90a");
+    tma_ = tma == "on" && precision_ == Precision::kBf16 && (kIsEmulator || hopper);
+    if (tma_) products_ += " by TMA and wgmma";
     set_workers(threads_);  // of the emulator; a GPU has its own
     CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     set_workers(1);

@@ -107,13 +107,13 @@ struct Found {
     bool there;
 };
 
-// A matrix of `rows` × `depths` numbers. The fast index has stride 1, the slow one `stride`.
+// A matrix of `rows` × `depths` numbers, of which the fast index has stride 1.
 template <bool DepthFast, class T>
 struct Matrix {
     using Element = T;
     static constexpr bool kDepthFast = DepthFast, kTable = false;
     const T* data;
-    int rows, depths, stride;
+    int rows, depths;
 
     using Row = int;
     using Depth = int;
@@ -121,8 +121,12 @@ struct Matrix {
     __device__ Depth depth(int l) const { return l; }
     __device__ void advance(Depth& depth, int l, int) const { depth = l; }
     __device__ __forceinline__ Found<T> find(Row i, Depth l) const {
-        const T* at = data + (DepthFast ? int64_t(i) * stride + l : int64_t(l) * stride + i);
+        const T* at = data + (DepthFast ? int64_t(i) * depths + l : int64_t(l) * rows + i);
         return {at, i < rows && l < depths};
+    }
+    operator PixelGrid() const {  // an image of one line
+        const int slow = DepthFast ? rows : depths, fast = DepthFast ? depths : rows;
+        return {data, 1, 1, slow, 1, 1, slow, 1, fast};
     }
 };
 

@@ -21,8 +21,8 @@ void CudaBackend::linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y
     if (precision_ != Precision::kFp32)
         return conv2d(as_pixels(x), w, b, Window::square(1), relu, y, nullptr);
     const Epilogue<float> epilogue{y.floats(), b, relu};
-    multiply(Matrix<true, float>{x.floats(), N, C, C}, Matrix<true, float>{w.floats(), K, C, C}, N,
-             K, C, epilogue, memory_);
+    multiply(Matrix<true, float>{x.floats(), N, C}, Matrix<true, float>{w.floats(), K, C}, N, K, C,
+             epilogue, memory_);
 }
 
 void CudaBackend::linear_grad_x(Tensor dy, Tensor w, Tensor mask, Tensor dx) {
@@ -32,8 +32,8 @@ void CudaBackend::linear_grad_x(Tensor dy, Tensor w, Tensor mask, Tensor dx) {
     if (precision_ != Precision::kFp32)
         return conv2d_grad_x(dy, w, Window::square(1), mask, as_pixels(dx), false);
     const Epilogue<float> epilogue{dx.floats(), nullptr, false, mask.floats()};
-    multiply(Matrix<true, float>{dy.floats(), N, K, K}, Matrix<false, float>{w.floats(), C, K, C},
-             N, C, K, epilogue, memory_);
+    multiply(Matrix<true, float>{dy.floats(), N, K}, Matrix<false, float>{w.floats(), C, K}, N, C,
+             K, epilogue, memory_);
 }
 
 void CudaBackend::linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) {
@@ -43,8 +43,8 @@ void CudaBackend::linear_grad_w(Tensor x, Tensor dy, Tensor dw, float* db) {
     if (precision_ != Precision::kFp32)
         return conv2d_grad_w(as_pixels(x), dy, Window::square(1), dw, db);
     const Epilogue<float> epilogue{dw.floats(), nullptr, false, nullptr, true};
-    multiply(Matrix<false, float>{dy.floats(), K, N, K}, Matrix<false, float>{x.floats(), C, N, C},
-             K, C, N, epilogue, memory_);
+    multiply(Matrix<false, float>{dy.floats(), K, N}, Matrix<false, float>{x.floats(), C, N}, K, C,
+             N, epilogue, memory_);
     if (db) add_column_sums(dy, db);
 }
 

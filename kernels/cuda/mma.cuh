@@ -12,8 +12,9 @@
 //   bf16: a 16×16         the same with pairs: depth 2·member, 2·member+1 instead of member, and 8
 //         b 16×8          instead of 4; the lower depth is in the lower half of the register
 //
-// bf16 and the copies need compute capability 8.0. For 7.5 the kernels compile but are never
-// launched (CudaBackend::precision_). GroupProducts need code for 9.0a (Hopper; ARCH=90a).
+// bf16 and AsyncCopies need compute capability 8.0. For 7.5 the kernels compile but are never
+// launched (CudaBackend::precision_). CopyBarrier and GroupProducts need code for 9.0a (Hopper;
+// ARCH=90a).
 #pragma once
 
 #include "kernels/cuda/cuda.h"
@@ -21,6 +22,7 @@
 #ifndef __CUDACC__
 #include "kernels/simt/mma.h"
 #else
+#include <cuda.h>
 
 namespace convoy::cuda {
 
@@ -98,9 +100,103 @@ struct AsyncCopies {
     }
 };
 
+// Waits for the first kThreads threads of the block, which are whole warps.
+template <int kThreads>
+__device__ __forceinline__ void sync_first() {
+    asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
+}
+
+// The map of an image in device memory, as cuTensorMapEncodeIm2col makes it. A copy brings 64
+// channels of `pixels` pixels. These are every `step`th one from one corner of an image to the
+// other, row by row, and then those of the next image.
+//   sizes   C, W, H, N; C is a multiple of 8
+//   lower, upper, step   for a row and for a column: W, then H; `upper` counts from W−1 or H−1
+inline CUtensorMap image_map(const void* image, const int (&sizes)[4], const int (&lower)[2],
+                             const int (&upper)[2], const int (&step)[2], int pixels) {
+    static const auto encode = [] {  // the driver's function, which no library here links
+        void* found = nullptr;
+        CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeIm2col", &found, 12000,
+                                                    cudaEnableDefault, nullptr));
+        ENSURE(found, "the driver lacks cuTensorMapEncodeIm2col");
+        return reinterpret_cast<decltype(&cuTensorMapEncodeIm2col)>(found);
+    }();
+    const auto [C, W, H, N] = sizes;
+    const cuuint64_t extents[] = {cuuint64_t(C), cuuint64_t(W), cuuint64_t(H), cuuint64_t(N)};
+    const cuuint64_t bytes[] = {2 * extents[0], 2 * extents[0] * W, 2 * extents[0] * W * H};
+    const cuuint32_t steps[] = {1, cuuint32_t(step[0]), cuuint32_t(step[1]), 1};
+    CUtensorMap map;
+    const CUresult error =
+        encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(image), extents, bytes,
+               lower, upper, 64, cuuint32_t(pixels), steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    ENSURE(error == CUDA_SUCCESS, "cuTensorMapEncodeIm2col: error ", int(error));
+    return map;
+}
+
+// A barrier in shared memory (mbarrier) that counts threads and the bytes of copies. When all of a
+// phase have arrived, the next phase begins. Phases have the parities 0, 1, 0, …
+class CopyBarrier {
+ public:
+    // By one thread, before a barrier of the block. `arrivals`: of threads, in each phase.
+    __device__ void init(int arrivals) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(place()), "r"(arrivals));
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __device__ __forceinline__ void arrive() {
+        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(place()) : "memory");
+    }
+    // Arrives; the phase also waits for so many bytes.
+    __device__ __forceinline__ void arrive_and_expect(int bytes) {
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(place()),
+                     "r"(bytes)
+                     : "memory");
+    }
+    // Starts a copy (TMA) of pixels from (n, h, w) on, moved by the tap (r, s), and of channels
+    // from c on. The tap is at most 255 in each direction. What lies outside of the image is 0.
+    // Pixel i is at to + 128·i, and its chunks of 16 bytes are exchanged by i % 8. `to` is a
+    // multiple of 1024.
+    __device__ __forceinline__ void copy(void* to, const CUtensorMap& map, int c, int w, int h,
+                                         int n, int s, int r) {
+        asm volatile(
+            "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+            "[%0], [%1, {%3, %4, %5, %6}], [%2], {%7, %8};" ::"r"(shared_place(to)),
+            "l"(&map), "r"(place()), "r"(c), "r"(w), "r"(h), "r"(n), "h"(short(s)), "h"(short(r))
+            : "memory");
+    }
+    // Waits for the end of the phase of this parity: of the current one, or at once if that has
+    // the other parity. Ends the kernel with an error if that takes 20 seconds.
+    __device__ __forceinline__ void wait(int parity) {
+        for (int64_t begin = 0; !is_over(parity);) {
+            if (begin == 0) begin = clock64();
+            if (clock64() - begin > kMostCycles) __trap();
+        }
+    }
+
+ private:
+    static constexpr int64_t kMostCycles = int64_t(1) << 35;  // 20 seconds
+
+    static __device__ __forceinline__ unsigned shared_place(const void* p) {
+        return unsigned(__cvta_generic_to_shared(p));
+    }
+    __device__ __forceinline__ unsigned place() const { return shared_place(this); }
+    __device__ __forceinline__ bool is_over(int parity) const {
+        unsigned over;
+        asm volatile(
+            "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
+            "selp.u32 %0, 1, 0, p;}"
+            : "=r"(over)
+            : "r"(place()), "r"(parity)
+            : "memory");
+        return over;
+    }
+
+    uint64_t state_;
+};
+
 // Products of bf16 that run while the threads do something else (wgmma). The 4 warps of a group
-// call each function together. Both operands stay in shared memory, in the places of Swizzle
-// (tensor_gemm.cuh) from a multiple of 1024 bytes on.
+// call each function together. Both operands stay in shared memory, as CopyBarrier::copy leaves
+// them.
 class GroupProducts {
  public:
     // Starts sums += a·b for 64 rows of a, 8·kN columns of b and a depth of 64: one stage. Each
@@ -116,11 +212,10 @@ class GroupProducts {
                                             b + l * (kDepthFastB ? 2 : 128) / 16);
         asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
     }
-    // All products are in the sums. What this thread has written to shared memory, also by copies
-    // that have arrived, is there for products after the next barrier if there is a fence.
-    __device__ __forceinline__ void wait(bool fence) {
-        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-        if (fence) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    // All stages but the last kPending are in the sums, and may be overwritten.
+    template <int kPending>
+    __device__ __forceinline__ void wait() {
+        asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
     }
 
     // The descriptor of an operand that begins at `at`. 16 bytes further it is larger by 1.

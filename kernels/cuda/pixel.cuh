@@ -27,6 +27,15 @@ __device__ __forceinline__ int operator/(int n, Divisor d) {
     return int(uint32_t(uint64_t(2 * uint32_t(n)) * d.factor >> 32) >> d.shift);
 }
 
+// Pixels of N images that a window reads for each of P × Q places: (p·stride + first + (r·tap_h,
+// s·tap_w)) for the taps (r, s) of R × S. Each has C channels.
+struct PixelGrid {
+    const void* data;
+    int N, H, W, R;
+    Divisor P, Q, S, C;
+    int tap_h = 1, tap_w = 1, stride_h = 1, stride_w = 1, first_h = 0, first_w = 0;
+};
+
 // Number i of a tensor, counted in packs of neighbouring channels.
 struct Pixel {
     int n, h, w, c;

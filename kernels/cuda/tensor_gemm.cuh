@@ -8,8 +8,7 @@
 //   l: 32 floats or 64 bf16. Each of its 8 warps has 64×32 (32×32) sums in registers. While the
 //   warps multiply step s, cp.async fetches the steps s+1 and s+2 into two other stages of shared
 //   memory.
-//   In bf16, code for 9.0a has two groups of 4 warps instead. A group multiplies 64 rows straight
-//   from shared memory (GroupProducts of mma.cuh), and a warp has 16 of these rows.
+//   On Hopper, bf16 can go another way: tma_gemm.cuh.
 //
 //   grid      (⌈J/columns⌉·⌈I/rows⌉, 1, parts) blocks of 256 threads. If there are too few tiles
 //             for a GPU, l is cut into parts as in gemm.cuh.
@@ -33,9 +32,7 @@
 //             12 KB of shared memory for 64·32·32 products of tf32, or 64·32·64 of bf16.
 //   order     l rises in steps of 8 (bf16: 16) within a part. The hardware orders the sums inside a
 //             step. Parts are added in order. No atomics: the same bits on every run.
-//   out       at the end the sums pass through the stages' memory, so that a thread writes 16
-//             neighbouring bytes. If statistics of the columns are wanted (moments.cuh), they use
-//             this memory too; 12·⌈I/128⌉·J bytes written.
+//   out       finish_tile.cuh
 //
 // A product of 16×8×16 is one instruction (HMMA), and every other instruction of the loop delays
 // the next product. So addresses are computed before the loop: the place of a copy or fragment in a
@@ -45,23 +42,10 @@
 // of an operand has complete chunks.
 #pragma once
 
-#include <cstdlib>
-#include <string_view>
-
-#include "kernels/cuda/gemm.cuh"
-#include "kernels/cuda/mma.cuh"
-#include "kernels/cuda/moments.cuh"
+#include "kernels/cuda/tma_gemm.cuh"
 
 namespace convoy::CONVOY_DEVICE {
 
-// Also computes statistics of the columns of out, if l is not cut into parts. A tile is a strip.
-template <class T>
-struct EpilogueWithMoments : Epilogue<T> {
-    static constexpr bool kMoments = true;
-    Strips strips;
-};
-
-constexpr int kTensorRows = 128, kTensorThreads = 256, kStages = 3;
 template <class T>
 constexpr int kChunk = 16 / int(sizeof(T));  // numbers in one copy
 template <class T>
@@ -243,236 +227,79 @@ __device__ __forceinline__ void multiply_stage(const char* a_stage, const char* 
     }
 }
 
-// The numbers of a block in shared memory, before they are stored. A thread stores kCount
-// neighbours, and so in every row that is a multiple of kApart further down.
-template <class U, int kColumns>
-struct StoredTile {
-    static constexpr int kCount = 16 / int(sizeof(U)), kPitch = kColumns + 8;  // 8: other banks
-    static constexpr int kAcross = kColumns / kCount, kApart = kTensorThreads / kAcross;
-};
-// Writes the sums of a block from the fragments to memory. They pass through shared memory, row by
-// row, so that a thread writes 16 bytes of a row and neighbouring threads write neighbours.
-//   U          the type of the written numbers
-//   put(i, j, values)   takes 16 bytes of numbers of row i, or 1
-template <class U, int kRows, int kColumns, int kM, int kN, class Put>
-__device__ __forceinline__ void store_tile(char* shared, const float (&sums)[kM][kN][4], int row,
-                                           int column, int i0, int j0, int I, int J, bool packs,
-                                           const Put& put) {
-    using S = StoredTile<U, kColumns>;
-    constexpr int kCount = S::kCount, kPitch = S::kPitch, kAcross = S::kAcross;
-    U* const tile = reinterpret_cast<U*>(shared);
-    const int thread = threadIdx.x, lane = thread % 32;
-    __syncthreads();  // the last stage is multiplied
-#pragma unroll
-    for (int m = 0; m < kM; ++m)
-#pragma unroll
-        for (int n = 0; n < kN; ++n)
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const float two[2] = {sums[m][n][half * 2], sums[m][n][half * 2 + 1]};
-                store_pack(tile + (row + lane / 4 + m * 16 + half * 8) * kPitch + column +
-                               lane % 4 * 2 + n * 8,
-                           two);
-            }
-    __syncthreads();  // the tile is there
-    const int c = thread % kAcross * kCount;
-    for (int r = thread / kAcross; r < kRows && i0 + r < I; r += S::kApart) {
-        float values[kCount];
-        load_pack(values, tile + r * kPitch + c);
-        if (packs && j0 + c < J) {
-            put(i0 + r, j0 + c, values);
-        } else {
-            for (int e = 0; e < kCount && j0 + c + e < J; ++e) {
-                float one[1] = {load(tile + r * kPitch + c + e)};
-                put(i0 + r, j0 + c + e, one);
-            }
-        }
-    }
-}
-
-// Computes the pieces (moments.cuh) of a block's tile, which is a strip, from the numbers that
-// store_tile() has left in shared memory. A thread takes the rows and columns that it has stored.
-// All threads of the block call it. The center of a piece is its first row.
-template <class U, int kRows, int kColumns>
-__device__ __forceinline__ void tile_moments(const Strips& strips, int strip, int first_column,
-                                             char* shared) {
-    using S = StoredTile<U, kColumns>;
-    constexpr int kPitch = kColumns + 4;  // 4: banks that differ
-    constexpr int kTileBytes = kRows * S::kPitch * int(sizeof(U)), kSums = S::kApart * kPitch;
-    static_assert(kTileBytes + 2 * kSums * sizeof(float) <= kStages * (kRows + kColumns) * 128);
-    const U* const tile = reinterpret_cast<const U*>(shared);
-    float* const rests = reinterpret_cast<float*>(shared + kTileBytes);
-    float* const squares = rests + kSums;
-    const int thread = threadIdx.x, part = thread / S::kAcross, c = thread % S::kAcross * S::kCount;
-    const auto total = [&](const float* from) {
-        float sum = 0;
-#pragma unroll
-        for (int p = 0; p < S::kApart; ++p) sum += from[p * kPitch + thread];
-        return sum;
-    };
-    strips.for_each_piece(strip, [&](int g, int64_t begin, int64_t end) {
-        const int first = int(begin - strip * strips.height), behind = int(end - begin) + first;
-        float center[S::kCount], v[S::kCount], rest[S::kCount] = {}, square[S::kCount] = {};
-        load_pack(center, tile + first * S::kPitch + c);
-#pragma unroll
-        for (int r = part; r < kRows; r += S::kApart) {
-            if (r < first || r >= behind) continue;
-            load_pack(v, tile + r * S::kPitch + c);
-#pragma unroll
-            for (int e = 0; e < S::kCount; ++e) {
-                const float off = v[e] - center[e];
-                rest[e] += off, square[e] += off * off;
-            }
-        }
-        store_pack(rests + part * kPitch + c, rest);
-        store_pack(squares + part * kPitch + c, square);
-        __syncthreads();  // the sums of all threads are there
-        if (thread < kColumns && first_column + thread < strips.C) {
-            float* to = strips.piece(strip, g) + first_column + thread;
-            to[0] = load(tile + first * S::kPitch + thread);
-            to[strips.C] = total(rests), to[2 * strips.C] = total(squares);
-        }
-        __syncthreads();  // the sums are read
-    });
-}
-
-// How code for 9.0a multiplies bf16. CONVOY_TEST_WGMMA=off or =nofence compares: `off` multiplies
-// by mma.sync, `nofence` leaves out the fence after copies, which may be needless.
-enum class GroupUse { kOff, kOn, kWithoutFence };
-inline GroupUse group_use() {
-    const char* const set = std::getenv("CONVOY_TEST_WGMMA");
-    const std::string_view how = set ? set : "on";
-    if (how == "on") return GroupUse::kOn;
-    if (how == "off") return GroupUse::kOff;
-    if (how == "nofence") return GroupUse::kWithoutFence;
-    fail("CONVOY_TEST_WGMMA is '", how, "'; it can be on, off or nofence");
-}
-
-// Blocks that a multiprocessor should run at once. It limits each thread to 128 registers.
-constexpr int kBlocksAtOnce = 2;
-
-// The work of a block. kGroups: groups of 4 warps multiply (GroupProducts), else warps.
-template <bool kGroups, class A, class B, int kRows, int kColumns, class F>
-__device__ __forceinline__ void tensor_product(const A& a, const B& b, int I, int J, int L,
-                                               int part_depth, float* parts, bool fence,
-                                               const F& epilogue) {
-    using T = typename A::Element;
-    using FetchA = StageFetch<A, kRows>;
-    using FetchB = StageFetch<B, kColumns>;
-    extern __shared__ __align__(1024) char shared[];
-    __shared__ typename FetchA::Table a_table;
-    __shared__ typename FetchB::Table b_table;
-    // A warp has kM fragments below each other, kN side by side; kDown warps share columns.
-    constexpr int kN = kGroups ? kRows * kColumns / 1024 : 4, kDown = 8 / (kColumns / 8 / kN);
-    constexpr int kM = kRows / kDown / 16, kDepth = kTensorDepth<T>;
-    constexpr int kStageA = kRows * 128, kStage = kStageA + kColumns * 128;
-    static_assert(
-        kStages * kStage + sizeof a_table + sizeof b_table + kColumns * sizeof(float) <= 99 * 1024,
-        "a block has no more shared memory on GPUs of compute capability 8.6 and 8.9");
-    const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-    const Place at(blockIdx.x, ceil_div(J, kColumns));
-    const int i0 = at.row * kRows, j0 = at.column * kColumns;
-    const int row = warp % kDown * (kM * 16), column = warp / kDown * (kN * 8);
-    const int begin = blockIdx.z * part_depth, end = min(L, begin + part_depth);
-    const int steps = ceil_div(end - begin, kDepth);
-
-    FetchA fetch_a(a, i0, begin, thread, a_table);
-    FetchB fetch_b(b, j0, begin, thread, b_table);
-    AsyncCopies copies;
-    const auto describe = [&](int step) {
-        fetch_a.describe(step, begin + step * kDepth, thread);
-        fetch_b.describe(step, begin + step * kDepth, thread);
-    };
-    const auto request = [&](int step, int stage) {
-        if (step < steps) {
-            fetch_a.request(copies, shared + stage);
-            fetch_b.request(copies, shared + stage + kStageA);
-        }
-        copies.commit();  // even if the group is empty, so that wait() counts correctly
-    };
-    describe(0), describe(1);
-    __syncthreads();  // the tables are there
-    for (int step = 0; step < kStages - 1; ++step) request(step, step * kStage);
-    __syncthreads();  // the tables have been read
-    describe(2);
-
-    const auto fragments_a = Fragments<T, A::kDepthFast, kRows>::of_a(row, lane);
-    const auto fragments_b = Fragments<T, B::kDepthFast, kColumns>::of_b(column, lane);
-    GroupProducts products;
-    uint64_t group_a = 0, group_b = 0;
-    if constexpr (kGroups) {
-        group_a = GroupProducts::descriptor<A::kDepthFast>(shared + row / 64 * 64 * 128);
-        group_b = GroupProducts::descriptor<B::kDepthFast>(shared + kStageA + column * 128);
-    }
-    float sums[kM][kN][4] = {};
-    int from = 0, to = (kStages - 1) * kStage;  // the stages that are multiplied and fetched
-    for (int step = 0; step < steps; ++step) {
-        const char *const a_stage = shared + from, *const b_stage = a_stage + kStageA;
-        copies.template wait<kStages - 2>();
-        if constexpr (kGroups) products.wait(fence);
-        __syncthreads();  // copies and tables of all threads are there, and step - 1 is multiplied
-        if constexpr (kGroups)
-            products.template start<A::kDepthFast, B::kDepthFast>(sums[0], group_a + from / 16,
-                                                                  group_b + from / 16);
-        request(step + kStages - 1, to);
-        describe(step + kStages);
-        if constexpr (!kGroups)
-            multiply_stage<T, kM>(a_stage, b_stage, fragments_a, fragments_b, sums);
-        to = from;
-        from = from == (kStages - 1) * kStage ? 0 : from + kStage;
-    }
-    if constexpr (kGroups) products.wait(false);
-    if (parts) {
-        float* const own = parts + size_t(blockIdx.z) * I * J;
-        store_tile<float, kRows, kColumns>(
-            shared, sums, row, column, i0, j0, I, J, J % 4 == 0,
-            [&](int i, int j, auto& values) { store_pack(own + size_t(i) * J + j, values); });
-        return;
-    }
-    using Out = typename F::Out;
-#pragma unroll
-    for (int n = 0; n < kN * 2; ++n) {
-        const int j = j0 + column + n / 2 * 8 + lane % 4 * 2 + n % 2;
-        const float bias = epilogue.bias && j < J ? epilogue.bias[j] : 0;
-#pragma unroll
-        for (int m = 0; m < kM * 2; ++m) {
-            float& sum = sums[m / 2][n / 2][m % 2 * 2 + n % 2];
-            sum = epilogue.finished(sum, bias);
-        }
-    }
-    store_tile<Out, kRows, kColumns>(
-        shared, sums, row, column, i0, j0, I, J, epilogue.template takes_packs<16 / sizeof(Out)>(J),
-        [&](int i, int j, auto& values) { epilogue.put(i, j, J, values); });
-    if constexpr (F::kMoments)
-        if (epilogue.strips.pieces)
-            tile_moments<Out, kRows, kColumns>(epilogue.strips, at.row, j0, shared);
-}
-
 template <class A, class B, int kRows, int kColumns, class F>
 __global__ void __launch_bounds__(kTensorThreads, kBlocksAtOnce)
-    tensor_product_kernel(A a, B b, int I, int J, int L, int part_depth, float* parts, GroupUse use,
-                          F epilogue) {
-    // nvcc warns of members that nothing names, so they are named for 7.5 as well.
-    static_assert(int(A::kDepthFast) + int(B::kDepthFast) + int(A::kTable) + int(B::kTable) <= 4);
+    tensor_product_kernel(A a, B b, int I, int J, int L, int part_depth, float* parts, F epilogue) {
     if constexpr (kHasTensorCores) {
-        const auto multiply = [&](auto groups) {
-            tensor_product<groups(), A, B, kRows, kColumns>(
-                a, b, I, J, L, part_depth, parts, use != GroupUse::kWithoutFence, epilogue);
+        using T = typename A::Element;
+        using FetchA = StageFetch<A, kRows>;
+        using FetchB = StageFetch<B, kColumns>;
+        extern __shared__ __align__(1024) char shared[];
+        __shared__ typename FetchA::Table a_table;
+        __shared__ typename FetchB::Table b_table;
+        // A warp has kM fragments below each other, kN side by side; kDown warps share columns.
+        constexpr int kN = 4, kDown = 8 / (kColumns / 8 / kN), kM = kRows / kDown / 16;
+        constexpr int kDepth = kTensorDepth<T>;
+        constexpr int kStageA = kRows * 128, kStage = kStageA + kColumns * 128;
+        static_assert(
+            kStages * kStage + sizeof a_table + sizeof b_table + kColumns * sizeof(float) <=
+                99 * 1024,
+            "a block has no more shared memory on GPUs of compute capability 8.6 and 8.9");
+        const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+        const Place at(blockIdx.x, ceil_div(J, kColumns));
+        const int i0 = at.row * kRows, j0 = at.column * kColumns;
+        const int row = warp % kDown * (kM * 16), column = warp / kDown * (kN * 8);
+        const int begin = blockIdx.z * part_depth, end = min(L, begin + part_depth);
+        const int steps = ceil_div(end - begin, kDepth);
+
+        FetchA fetch_a(a, i0, begin, thread, a_table);
+        FetchB fetch_b(b, j0, begin, thread, b_table);
+        AsyncCopies copies;
+        const auto describe = [&](int step) {
+            fetch_a.describe(step, begin + step * kDepth, thread);
+            fetch_b.describe(step, begin + step * kDepth, thread);
         };
-        if constexpr (kHasGroupProducts && sizeof(typename A::Element) == 2)
-            if (use != GroupUse::kOff) return multiply(std::true_type());
-        multiply(std::false_type());
+        const auto request = [&](int step, int stage) {
+            if (step < steps) {
+                fetch_a.request(copies, shared + stage);
+                fetch_b.request(copies, shared + stage + kStageA);
+            }
+            copies.commit();  // even if the group is empty, so that wait() counts correctly
+        };
+        describe(0), describe(1);
+        __syncthreads();  // the tables are there
+        for (int step = 0; step < kStages - 1; ++step) request(step, step * kStage);
+        __syncthreads();  // the tables have been read
+        describe(2);
+
+        const auto fragments_a = Fragments<T, A::kDepthFast, kRows>::of_a(row, lane);
+        const auto fragments_b = Fragments<T, B::kDepthFast, kColumns>::of_b(column, lane);
+        float sums[kM][kN][4] = {};
+        int from = 0, to = (kStages - 1) * kStage;  // the stages that are multiplied and fetched
+        for (int step = 0; step < steps; ++step) {
+            const char *const a_stage = shared + from, *const b_stage = a_stage + kStageA;
+            copies.template wait<kStages - 2>();
+            __syncthreads();  // copies and tables of all threads are there, and step - 1 is
+                              // multiplied
+            request(step + kStages - 1, to);
+            describe(step + kStages);
+            multiply_stage<T, kM>(a_stage, b_stage, fragments_a, fragments_b, sums);
+            to = from;
+            from = from == (kStages - 1) * kStage ? 0 : from + kStage;
+        }
+        finish_tile<kRows, kColumns>(shared, sums, row, column, at, I, J, parts, epilogue);
     }
 }
 
 // multiply() of gemm.cuh in tf32 or bf16. Returns whether the tiles had complete sums, because l
 // was not cut. Narrow tiles where out is narrow; low ones only for gradients of weights (slow
-// depth).
+// depth). tma: by tma_gemm.cuh, if it takes the operands.
 template <class A, class B, class F>
 bool multiply_tensor(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& epilogue,
-                     DeviceMemory& memory) {
+                     bool tma, DeviceMemory& memory) {
     static_assert(sizeof(typename A::Element) == sizeof(typename B::Element));
     if (I == 0 || J == 0) return true;
+    tma = tma && L > 0 && fits_boxes(a) && fits_boxes(b);
     const auto launch = [&](auto rows, auto columns) {
         constexpr int kRows = decltype(rows)::value, kColumns = decltype(columns)::value;
         constexpr int kBytes = kStages * (kRows + kColumns) * 128;
@@ -480,12 +307,22 @@ bool multiply_tensor(const A& a, const B& b, int64_t I, int64_t J, int64_t L, co
         // Two blocks for each of 132 multiprocessors.
         const Parts parts(I, J, L, tiles, 264, kTensorDepth<typename A::Element>, F::kMoments,
                           memory);
-        CUDA_CHECK(cudaFuncSetAttribute(tensor_product_kernel<A, B, kRows, kColumns, F>,
-                                        cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-        tensor_product_kernel<A, B, kRows, kColumns, F>
-            <<<dim3(tiles, 1, parts.count), kTensorThreads, kBytes, memory.stream>>>(
-                a, b, int(I), int(J), int(L), parts.depth, parts.sums, group_use(), epilogue);
-        CUDA_LAUNCHED();
+        const auto start = [&](auto product, int threads, const auto& a, const auto& b) {
+            CUDA_CHECK(
+                cudaFuncSetAttribute(product, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+            product<<<dim3(tiles, 1, parts.count), threads, kBytes, memory.stream>>>(
+                a, b, int(I), int(J), int(L), parts.depth, parts.sums, epilogue);
+            CUDA_LAUNCHED();
+        };
+        if constexpr (sizeof(typename A::Element) == 2)
+            if (tma) {
+                using BoxesA = Boxes<A::kDepthFast, kRows>;
+                using BoxesB = Boxes<B::kDepthFast, kColumns>;
+                start(tma_product_kernel<BoxesA, BoxesB, kRows, kColumns, F>, kTmaThreads,
+                      BoxesA(a), BoxesB(b));
+                return parts.add(I, J, epilogue, memory.stream);
+            }
+        start(tensor_product_kernel<A, B, kRows, kColumns, F>, kTensorThreads, a, b);
         return parts.add(I, J, epilogue, memory.stream);
     };
     constexpr std::integral_constant<int, kTensorRows> kWhole;

@@ -133,6 +133,7 @@ struct Here {
 // Ends the launch with the Error "kernel …, block …, thread …: " and the text. Destroys the text,
 // but no other object on the stack of the caller.
 [[noreturn]] void fault(std::string&& text);
+[[noreturn]] inline void __trap() { fault("__trap()"); }
 std::string hex(unsigned mask);
 std::string place_text();  // "kernel …, block …, thread …", empty outside of a kernel
 
@@ -150,8 +151,17 @@ T* dynamic_shared() {
     return static_cast<T*>(dynamic_shared_bytes());
 }
 
-// Waits for all threads of the block.
-void __syncthreads(Here here = {});
+// Waits until `threads` threads of the block are at this barrier; 0: all threads.
+void barrier(int number, int threads, Here here);
+inline void __syncthreads(Here here = {}) { barrier(0, 0, here); }
+// A wait that is left out, so that tests/lab/barriers can see whether a test notices.
+bool is_left_out(Here here);
+
+// Waits until over(), which is asked again after each something_came().
+void wait_until(const std::function<bool()>& over, const char* name, Here here);
+void something_came();
+// Does this when no thread of the block can go on without it.
+void copy_later(std::function<void()> work);
 
 // Every operation of a warp: each lane of `mask` brings its data and waits for the other lanes. The
 // last lane to arrive calls work(lanes, mask) for all lanes. Lanes outside of the mask are null.

@@ -6,15 +6,21 @@
 // kernel reads the target too early, or still needs its old content.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
-#include <utility>
 
 #include "kernels/simt/emulator.h"
 
 namespace convoy::simt {
 
 constexpr bool kHasTensorCores = true, kHasGroupProducts = true;
+
+// Waits for the first kThreads threads of the block.
+template <int kThreads>
+void sync_first(Here here = {}) {
+    barrier(1, kThreads, here);
+}
 
 // ---- rounding ------------------------------------------------------------------------------
 
@@ -136,6 +142,90 @@ class AsyncCopies {
     int groups_ = 0;  // committed groups
 };
 
+// ---- barriers that count copies, copies of boxes ----------------------------------------------
+
+// As image_map of mma.cuh describes it.
+struct alignas(64) CUtensorMap {
+    const char* image;
+    int sizes[4], lower[2], upper[2], step[2], pixels;
+};
+inline CUtensorMap image_map(const void* image, const int (&sizes)[4], const int (&lower)[2],
+                             const int (&upper)[2], const int (&step)[2], int pixels) {
+    const auto within = [](const int(&x)[2], int least, int most) {
+        return std::min(x[0], x[1]) >= least && std::max(x[0], x[1]) <= most;
+    };
+    ENSURE(reinterpret_cast<uintptr_t>(image) % 16 == 0 && sizes[0] % 8 == 0,
+           "a box of an image that is not aligned to 16 bytes, with ", sizes[0], " channels");
+    ENSURE(within(lower, -128, 127) && within(upper, -128, 127) && within(step, 1, 8) &&
+               std::ranges::min(sizes) > 0 && pixels > 0 && pixels <= 1024,
+           "a box beyond what TMA can describe");
+    CUtensorMap map{static_cast<const char*>(image), {}, {}, {}, {}, pixels};
+    std::ranges::copy(sizes, map.sizes), std::ranges::copy(lower, map.lower);
+    std::ranges::copy(upper, map.upper), std::ranges::copy(step, map.step);
+    return map;
+}
+
+// A copy arrives when no thread of the block can go on without it; its target holds NaN until then.
+class CopyBarrier {
+ public:
+    void init(int arrivals) { arrivals_ = left_ = uint16_t(arrivals), bytes_ = 0, parity_ = 0; }
+    void arrive(Here here = {}) {
+        if (is_left_out(here)) return;
+        if (arrivals_ == 0xFFFF || left_ == 0)
+            fault("mbarrier: an arrival that it does not expect");
+        --left_;
+        advance();
+    }
+    void arrive_and_expect(int bytes, Here here = {}) {
+        bytes_ += bytes;
+        arrive(here);
+    }
+    void copy(void* to, const CUtensorMap& map, int c, int w, int h, int n, int s, int r) {
+        if (reinterpret_cast<uintptr_t>(to) % 1024) fault("TMA: the target is not aligned to 1024");
+        if (std::min(s, r) < 0 || std::max(s, r) > 255) fault("TMA: a tap outside of 0 ... 255");
+        std::memset(to, 0xFF, size_t(map.pixels) * 128);
+        copy_later([=, this] {
+            const auto [C, W, H, N] = map.sizes;
+            int x = w, y = h, image = n;  // of the pixel before the tap moves it
+            for (int i = 0; i < map.pixels; ++i) {
+                const int row = y + r, column = x + s;
+                const bool inside = image < N && row >= 0 && row < H && column >= 0 && column < W;
+                for (int chunk = 0; chunk < 8; ++chunk) {
+                    char* const at = static_cast<char*>(to) + i * 128 + (chunk ^ i % 8) * 16;
+                    const int first = c + chunk * 8;
+                    if (inside && first < C)
+                        std::memcpy(
+                            at,
+                            map.image + 2 * (((int64_t(image) * H + row) * W + column) * C + first),
+                            16);
+                    else
+                        std::memset(at, 0, 16);
+                }
+                if ((x += map.step[0]) < W + map.upper[0]) continue;
+                x = map.lower[0];
+                if ((y += map.step[1]) < H + map.upper[1]) continue;
+                y = map.lower[1], ++image;
+            }
+            bytes_ -= map.pixels * 128;
+            advance();
+        });
+    }
+    void wait(int parity, Here here = {}) {
+        wait_until([this, parity] { return int(parity_) != parity; }, "mbarrier.try_wait", here);
+    }
+
+ private:
+    void advance() {
+        if (left_ > 0 || bytes_ != 0) return;
+        left_ = arrivals_, parity_ ^= 1;
+        something_came();
+    }
+    uint16_t arrivals_, left_;
+    int32_t bytes_ : 31;
+    uint32_t parity_ : 1;
+};
+static_assert(sizeof(CopyBarrier) == 8);
+
 // ---- products of groups of warps -------------------------------------------------------------
 
 // The products are made at wait(), from what is in shared memory then. So a test fails if a kernel
@@ -145,16 +235,24 @@ class GroupProducts {
  public:
     template <bool kDepthFastA, bool kDepthFastB, int kN>
     void start(float (&sums)[kN][4], uint64_t a, uint64_t b) {
-        if (multiply_) fault("wgmma: a stage begins before the wait for the last one");
-        multiply_ = multiply<kDepthFastA, kDepthFastB, kN>, sums_ = sums[0];
-        a_ = reinterpret_cast<const char*>(a * 16), b_ = reinterpret_cast<const char*>(b * 16);
+        if (count_ == kMost) fault("wgmma: a fifth stage begins before the wait for the first one");
+        started_[count_++] = {multiply<kDepthFastA, kDepthFastB, kN>, sums[0], int(threadIdx.x),
+                              reinterpret_cast<const char*>(a * 16),
+                              reinterpret_cast<const char*>(b * 16)};
     }
     template <bool kDepthFast>
     static uint64_t descriptor(const char* at) {
         return reinterpret_cast<uintptr_t>(at) / 16;
     }
-    void wait(bool) {
-        if (multiply_) std::exchange(multiply_, nullptr)(sums_, a_, b_);
+    template <int kPending>
+    void wait(Here here = {}) {
+        warp_operation(
+            0xFFFFFFFFu, this,
+            [](void* const* lanes, unsigned) {
+                for (int i = 0; i < warpSize; ++i)
+                    static_cast<GroupProducts*>(lanes[i])->finish(kPending);
+            },
+            "wgmma.wait_group", here);
     }
 
  private:
@@ -166,8 +264,8 @@ class GroupProducts {
     }
     // The part of this thread.
     template <bool kDepthFastA, bool kDepthFastB, int kN>
-    static void multiply(float* sums, const char* a, const char* b) {
-        const int thread = threadIdx.x % 128;
+    static void multiply(float* sums, int thread, const char* a, const char* b) {
+        thread %= 128;
         for (int half = 0; half < 2; ++half)
             for (int i = 0; i < kN * 2; ++i) {
                 const int row = thread / 32 * 16 + thread % 32 / 4 + half * 8;
@@ -183,9 +281,21 @@ class GroupProducts {
             }
     }
 
-    void (*multiply_)(float* sums, const char* a, const char* b) = nullptr;  // started
-    float* sums_;
-    const char *a_, *b_;
+    void finish(int pending) {
+        for (; count_ > pending; std::copy(started_ + 1, started_ + kMost, started_), --count_)
+            started_[0].multiply(started_[0].sums, started_[0].thread, started_[0].a,
+                                 started_[0].b);
+    }
+
+    struct Stage {
+        void (*multiply)(float* sums, int thread, const char* a, const char* b);
+        float* sums;
+        int thread;
+        const char *a, *b;
+    };
+    static constexpr int kMost = 4;
+    Stage started_[kMost];
+    int count_ = 0;
 };
 
 }  // namespace convoy::simt

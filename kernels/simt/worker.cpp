@@ -112,20 +112,23 @@ void Worker::run_block(const Launch& launch, const std::function<void()>& body, 
     blockIdx = block, blockDim = launch.block_, gridDim = launch.grid_;
     begin_shared(launch.shared_bytes_);
     const int count = int(blockDim.x * blockDim.y * blockDim.z);
-    threads_.assign(count, Thread{State::kReady, -1, {}, "", 0, nullptr, nullptr});
-    at_barrier_ = 0;
-    fault_.clear(), ready_.clear();
+    threads_.assign(count, Thread{State::kReady, -1, {}, "", 0, nullptr, nullptr, 0, 0});
+    std::ranges::fill(at_barrier_, 0);
+    fault_.clear(), ready_.clear(), late_.clear();
     for (int thread = 0; thread < count; ++thread) make_ready(thread);
     while (fault_.empty()) {
         if (!ready_.empty()) {
             const int thread = ready_.back();
             ready_.pop_back();
             resume(thread);
-        } else if (at_barrier_ == count) {
-            at_barrier_ = 0;
-            for (int thread = 0; thread < count; ++thread) make_ready(thread);
         } else if (std::ranges::all_of(threads_, [](auto& t) { return t.state == State::kDone; })) {
+            if (!late_.empty()) fault_ = cat(place(), ": ended before a copy of its block arrived");
             break;
+        } else if (!late_.empty()) {  // in any order
+            std::swap(late_[order_.below(uint32_t(late_.size()))], late_.back());
+            const auto arrive = std::move(late_.back());
+            late_.pop_back();
+            arrive();
         } else {
             fault_ = deadlock();
         }
@@ -205,20 +208,40 @@ void Worker::drop_fibres() {
     fibres_.clear(), idle_.clear();
 }
 
-void Worker::barrier(Here here) {
-    // A barrier that is left out, so that tests/lab/barriers can see whether a test notices.
-    static const char* const left_out = std::getenv("SIMT_LEAVE_OUT");  // "kernels/cuda/loss.cu:72"
-    if (left_out && text_of(here) == left_out) return;
+void Worker::barrier(int number, int threads, Here here) {
+    if (is_left_out(here)) return;
     Thread& thread = threads_[now_];
-    const int other = now_ == 0 ? int(threads_.size()) - 1 : 0;
-    if (threads_[other].state == State::kAtBarrier && threads_[other].here.line != here.line) {
+    const Thread& other = threads_[now_ == 0 ? threads_.size() - 1 : 0];
+    if (other.state == State::kAtBarrier && other.barrier == number &&
+        other.here.line != here.line) {
+        const int there = int(&other - threads_.data());
         std::string text = cat("waits at the barrier ", text_of(here), ", but thread ",
-                               coordinates(other), " ", whereabouts(other));
+                               coordinates(there), " ", whereabouts(there));
         fault(std::move(text));  // which frees this string, but no temporary of the caller
     }
-    thread.state = State::kAtBarrier, thread.here = here;
-    ++at_barrier_;
+    thread.state = State::kAtBarrier, thread.here = here, thread.barrier = number;
+    thread.meeting = threads ? threads : int(threads_.size());
+    if (++at_barrier_[number] == thread.meeting) {
+        at_barrier_[number] = 0;
+        for (int i = 0; i < int(threads_.size()); ++i)
+            if (threads_[i].state == State::kAtBarrier && threads_[i].barrier == number)
+                make_ready(i);
+    }
     suspend();
+}
+
+void Worker::wait_until(const std::function<bool()>& over, const char* name, Here here) {
+    if (is_left_out(here)) return;
+    while (!over()) {
+        Thread& thread = threads_[now_];
+        thread.state = State::kWaiting, thread.here = here, thread.name = name;
+        suspend();
+    }
+}
+
+void Worker::something_came() {
+    for (int i = 0; i < int(threads_.size()); ++i)
+        if (threads_[i].state == State::kWaiting) make_ready(i);
 }
 
 void Worker::warp_operation(unsigned mask, void* lane, WarpWork work, const char* name, Here here) {
@@ -289,11 +312,19 @@ std::string Worker::deadlock() const {
             return cat(text, "but thread ", coordinates(other), " ", whereabouts(other));
         }
     }
-    const auto waits = [](const Thread& t) { return t.state == State::kAtBarrier; };
-    const int first = int(std::ranges::find_if(threads_, waits) - threads_.begin());
-    const int other = int(std::ranges::find_if_not(threads_, waits) - threads_.begin());
-    return cat(place(first), ": ", whereabouts(first), ", which ", at_barrier_, " of ", count,
-               " threads have reached; thread ", coordinates(other), " ", whereabouts(other));
+    const auto first_that = [&](auto is) {
+        return int(std::ranges::find_if(threads_, is) - threads_.begin());
+    };
+    const int waits = first_that([](const Thread& t) { return t.state == State::kWaiting; });
+    if (waits < count) return cat(place(waits), ": ", whereabouts(waits), "; no thread can go on");
+    const int first = first_that([](const Thread& t) { return t.state == State::kAtBarrier; });
+    const Thread& there = threads_[first];
+    const int other = first_that([&](const Thread& t) {
+        return t.state != State::kAtBarrier || t.barrier != there.barrier;
+    });
+    return cat(place(first), ": ", whereabouts(first), ", which ", at_barrier_[there.barrier],
+               " of ", there.meeting, " threads have reached; thread ", coordinates(other), " ",
+               whereabouts(other));
 }
 
 // ---- what kernels call -----------------------------------------------------------------------
@@ -308,7 +339,16 @@ void* shared_bytes(const void* tag, const char* name, size_t bytes, size_t align
     return current->shared(tag, name, bytes, align);
 }
 void* dynamic_shared_bytes() { return current->shared(nullptr, "", 0, 1); }
-void __syncthreads(Here here) { current->barrier(here); }
+bool is_left_out(Here here) {
+    static const char* const left_out = std::getenv("SIMT_LEAVE_OUT");  // "kernels/cuda/loss.cu:72"
+    return left_out && text_of(here) == left_out;
+}
+void barrier(int number, int threads, Here here) { current->barrier(number, threads, here); }
+void wait_until(const std::function<bool()>& over, const char* name, Here here) {
+    current->wait_until(over, name, here);
+}
+void something_came() { current->something_came(); }
+void copy_later(std::function<void()> work) { current->copy_later(std::move(work)); }
 void warp_operation(unsigned mask, void* lane, WarpWork work, const char* name, Here here) {
     current->warp_operation(mask, lane, work, name, here);
 }

@@ -59,14 +59,17 @@ class Worker {
                    uint64_t seed);
 
     // Called by the fibre that runs.
-    void barrier(Here here);
+    void barrier(int number, int threads, Here here);
+    void wait_until(const std::function<bool()>& over, const char* name, Here here);
+    void something_came();
+    void copy_later(std::function<void()>&& work) { late_.push_back(std::move(work)); }
     void warp_operation(unsigned mask, void* lane, WarpWork work, const char* name, Here here);
     [[noreturn]] void fault(std::string&& text);
     void* shared(const void* tag, const char* name, size_t bytes, size_t align);
     std::string place() const { return place(now_); }  // "kernel …, block …, thread …"
 
  private:
-    enum class State { kReady, kAtBarrier, kInWarp, kDone };
+    enum class State { kReady, kAtBarrier, kInWarp, kWaiting, kDone };
     struct Thread {
         State state;
         int fibre;  // -1: not begun
@@ -75,6 +78,7 @@ class Worker {
         unsigned mask;
         void* lane;
         WarpWork work;
+        int barrier, meeting;  // its number, and for how many threads it is
     };
 
     // A variable in shared memory. The kGap bytes before and after it must not be touched.
@@ -108,7 +112,9 @@ class Worker {
     std::vector<Thread> threads_;
     std::vector<int> ready_;
     int now_ = 0;  // the thread that runs
-    int at_barrier_ = 0;
+    static constexpr int kBarriers = 16;
+    int at_barrier_[kBarriers];
+    std::vector<std::function<void()>> late_;  // copies on their way
     std::string fault_;
 
     std::unique_ptr<char, void (*)(void*)> arena_;  // all shared memory of a block

@@ -155,7 +155,7 @@ peers() {
         row "$name" passed "$line" || row "$name" FAILED "$(reason)"
 }
 
-# bf16 against fp32 at the sizes of real layers (tests/test_real_sizes.cpp).
+# bf16 against fp32 at the sizes of real layers (tests/test_real_sizes.cpp). real_sizes [NOTE]
 real_sizes() {
     local line count=0 worst=0 where="" sizes="resnet50:256 vgg16:256"
     [ -z "$emulator" ] || sizes=tiny:2
@@ -191,8 +191,8 @@ end_to_end() {
     kill "$warming" 2>/dev/null
     warming=""
     for what in "${models[@]}"; do train_speed "$what"; done
-    for what in off nofence; do
-        CONVOY_TEST_WGMMA=$what train_speed "${models[0]}" "with CONVOY_TEST_WGMMA=$what"
+    for what in "${models[@]}"; do
+        [[ $what != *:bf16 ]] || CONVOY_TEST_TMA=on train_speed "$what" "by TMA"
     done
     run 999 env LD_LIBRARY_PATH="$library_path" "$PYTHON" "$here/compare" gpu --models "${models[*]}"
     cp "$work/said" "$OUT/peers.jsonl" && cp "$work/said" "$PEERS"
@@ -219,6 +219,7 @@ correct() {
     losses
     peers
     real_sizes
+    CONVOY_TEST_TMA=on real_sizes "by TMA"
     end_to_end
 }
 
