@@ -1,7 +1,7 @@
 # make                build ./trainer                make test      build and run the tests
 # make demo           two ranks train shapes         make bench     the speed tables
 # make trainer-simt   … with the CUDA emulator       make layers    check the include rules
-# make gemm_ladder    the GPU product in six steps   make lines     count lines against the budget
+# make gemm_ladder    the GPU product in ten steps   make lines     count lines against the budget
 # make mini           ./mini, the trainer in one file to read: src/mini/mini.cpp
 # make deps           install what is missing (apt)  make format    clang-format in place
 # make static         ./trainer-static, which needs no library; with CUDA=1 glibc and the driver

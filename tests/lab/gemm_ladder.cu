@@ -1,16 +1,18 @@
-// gemm_ladder.cu — a product of matrices, six times: what makes it fast on a GPU, one step each.
+// gemm_ladder.cu — a product of matrices, ten times: what makes it fast on a GPU, one step each.
 //
 //   c[i][j] = Σ_l a[i][l]·b[l][j]       a is I × L, b is L × J, c is I × J; all fp32, row after row
 //
 // To be read from top to bottom. "bytes" is what goes between the multiprocessors and the memory
 // behind them (caches help where the same is asked for again): 2·I·J·L operations are to be done,
 // and a GPU does 10 to 100 of them, on tensor cores many more, in the time in which it reads one
-// byte. So every rung is about reading less for the same sums. The last rung is the kernel that
-// trains.
+// byte. So every rung is about reading less for the same sums. Rungs 4, 6 and 9 are the kernels
+// that train. Rungs 7 to 10 need a Hopper GPU, and code for 9.0a.
 #include "tests/lab/gemm_ladder.h"
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
 
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/make_backend.h"
@@ -201,6 +203,210 @@ __global__ void __launch_bounds__(128)
 //             fragments; where c is small, l is cut into parts so that all multiprocessors work.
 //   bf16      a and b are bf16 in memory, as activations and weights are in this precision.
 
+// ---- 7. wgmma --------------------------------------------------------------------------------
+//
+//   mapping   a block of 4 warps, a group, makes 64×128 numbers of c, in steps of 64 along l. The
+//             tensor cores read both tiles from shared memory: one instruction of the group
+//             multiplies 64×16 by 16×128, 131,072 multiply-adds.
+//   bytes     2·L·(I·⌈J/128⌉ + J·⌈I/64⌉): a and b are bf16 in memory.
+//   shared    24 KB. A tile has rows of 128 bytes: of a, 64 depths; of b, 64 columns. The 8 chunks
+//             of a row are exchanged by row % 8, so that 8 rows of one chunk are in all banks.
+//   gains     no fragments: a register holds sums alone, and one instruction starts what took 64
+//             and their loads. But all threads copy, then all wait for the products.
+constexpr int kGroupRows = 64, kGroupColumns = 128, kGroupDepth = 64, kBoxBytes = 64 * 128;
+
+// What threads have written to shared memory is there for products after the next barrier.
+__device__ __forceinline__ void fence_for_products() {
+#ifdef __CUDACC__
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+// The sums of 64 rows of c from row i0 on, and of 128 columns from j0 on.
+__device__ __forceinline__ void store_sums(const float (&sums)[16][4], float* __restrict__ c,
+                                           int i0, int j0, int I, int J) {
+    const int thread = threadIdx.x % 128;
+#pragma unroll
+    for (int n = 0; n < 16; ++n)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int i = i0 + thread / 32 * 16 + thread % 32 / 4 + half * 8;
+            const int j = j0 + n * 8 + thread % 4 * 2;
+            if (i >= I || j >= J) continue;
+            *reinterpret_cast<float2*>(c + size_t(i) * J + j) =
+                float2{sums[n][half * 2], sums[n][half * 2 + 1]};
+        }
+}
+
+__global__ void __launch_bounds__(128)
+    group_kernel(const __nv_bfloat16* __restrict__ a, const __nv_bfloat16* __restrict__ b,
+                 float* __restrict__ c, int I, int J, int L) {
+    if constexpr (kHasGroupProducts) {
+        __shared__ __align__(1024) char a_tile[kBoxBytes];
+        __shared__ __align__(1024) char b_tile[2 * kBoxBytes];
+        const int i0 = blockIdx.y * kGroupRows, j0 = blockIdx.x * kGroupColumns;
+        GroupProducts products;
+        float sums[16][4] = {};
+        for (int first = 0; first < L; first += kGroupDepth) {
+            for (int e = threadIdx.x; e < 64 * 8; e += 128) {
+                const int row = e / 8, chunk = e % 8, i = i0 + row, l = first + chunk * 8;
+                *reinterpret_cast<float4*>(a_tile + row * 128 + (chunk ^ row % 8) * 16) =
+                    i < I && l < L ? *reinterpret_cast<const float4*>(a + size_t(i) * L + l)
+                                   : float4{};
+            }
+            for (int e = threadIdx.x; e < 64 * 16; e += 128) {
+                const int row = e / 16, chunk = e % 16, l = first + row, j = j0 + chunk * 8;
+                *reinterpret_cast<float4*>(b_tile + chunk / 8 * kBoxBytes + row * 128 +
+                                           (chunk % 8 ^ row % 8) * 16) =
+                    l < L && j < J ? *reinterpret_cast<const float4*>(b + size_t(l) * J + j)
+                                   : float4{};
+            }
+            fence_for_products();
+            __syncthreads();  // both tiles are there
+            products.start<true, false>(sums, GroupProducts::descriptor<true>(a_tile),
+                                        GroupProducts::descriptor<false>(b_tile));
+            products.wait<0>();
+            __syncthreads();  // all are multiplied; the next tiles may be stored
+        }
+        store_sums(sums, c, i0, j0, I, J);
+    }
+}
+
+// ---- 8. TMA ----------------------------------------------------------------------------------
+//
+//   mapping   as before. One thread asks for the next tiles with three instructions, and all wait
+//             for their bytes at a barrier in shared memory (mbarrier).
+//   bytes     as before.
+//   gains     no thread computes an address, holds a number on its way, or exchanges chunks: TMA
+//             does, and writes zeros for what lies outside. What is copied and what is multiplied
+//             still take turns.
+inline CUtensorMap map_of(const __nv_bfloat16* matrix, int rows, int columns, int box_rows) {
+    return image_map(matrix, {columns, rows, 1, 1}, {0, 0}, {0, 0}, {1, 1}, box_rows);
+}
+// Asks for a box: 64 columns from `column` on, rows from `row` on.
+__device__ __forceinline__ void copy_box(char* to, CopyBarrier& there, const CUtensorMap& map,
+                                         int row, int column) {
+    there.copy(to, map, column, row, 0, 0, 0, 0);
+}
+
+__global__ void __launch_bounds__(128)
+    tma_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
+               float* __restrict__ c, int I, int J, int L) {
+    if constexpr (kHasGroupProducts) {
+        __shared__ __align__(1024) char a_tile[kBoxBytes];
+        __shared__ __align__(1024) char b_tile[2 * kBoxBytes];
+        __shared__ CopyBarrier there;
+        const int i0 = blockIdx.y * kGroupRows, j0 = blockIdx.x * kGroupColumns;
+        if (threadIdx.x == 0) there.init(1);
+        __syncthreads();  // the barrier is there
+        GroupProducts products;
+        float sums[16][4] = {};
+        for (int step = 0; step * kGroupDepth < L; ++step) {
+            const int first = step * kGroupDepth;
+            if (threadIdx.x == 0) {
+                there.arrive_and_expect(3 * kBoxBytes);
+                copy_box(a_tile, there, a, i0, first);
+                copy_box(b_tile, there, b, first, j0);
+                copy_box(b_tile + kBoxBytes, there, b, first, j0 + 64);
+            }
+            there.wait(step % 2);
+            products.start<true, false>(sums, GroupProducts::descriptor<true>(a_tile),
+                                        GroupProducts::descriptor<false>(b_tile));
+            products.wait<0>();
+            __syncthreads();  // all are multiplied; the next tiles may be copied
+        }
+        store_sums(sums, c, i0, j0, I, J);
+    }
+}
+
+// ---- 9. a warp that copies: kernels/cuda/tma_gemm.cuh, for bf16 on Hopper ----------------------
+//
+//   mapping   a block makes 128×128 numbers of c: two groups multiply, and a ninth warp copies
+//   three
+//             stages ahead. Two barriers per stage take the place of the block's: `full`, and
+//             `empty`. Two blocks share a multiprocessor.
+//   bytes     2·L·(I·⌈J/128⌉ + J·⌈I/128⌉).
+//   gains     copies, products, and the other block's stores go on side by side.
+
+// ---- 10. persistent, 128×256 -----------------------------------------------------------------
+//
+//   mapping   as rung 9, with tiles of 128×256: a group has 64 rows, and 128 registers of sums a
+//             thread. One block per multiprocessor takes tile after tile, and the copying warp is
+//             already at the next tile while the groups store this one. Tiles are taken in groups
+//             of 8 rows, so that the blocks that run together read few rows and few columns.
+//   bytes     2·L·(I·⌈J/256⌉ + J·⌈I/128⌉): 48 instead of 64 bytes a clock for each multiprocessor
+//   if
+//             the tensor cores are to be busy, most of them from the L2 cache.
+//   shared    3 stages of 48 KB
+constexpr int kWideColumns = 256, kWideRows = 128, kWideStages = 3;
+constexpr int kWideStage = kWideRows * 128 + kWideColumns * 128, kRowsTogether = 8;
+
+// Where in c tile number `tile` begins.
+struct Corner {
+    int row, column;
+};
+__device__ __forceinline__ Corner wide_tile(int tile, int rows, int columns) {
+    const int group = tile / (kRowsTogether * columns), in = tile % (kRowsTogether * columns);
+    const int together = min(kRowsTogether, rows - group * kRowsTogether);
+    return {(group * kRowsTogether + in % together) * kWideRows, in / together * kWideColumns};
+}
+
+__global__ void __launch_bounds__(288)
+    persistent_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
+                      float* __restrict__ c, int I, int J, int L) {
+    if constexpr (kHasGroupProducts) {
+        extern __shared__ __align__(1024) char shared[];
+        __shared__ CopyBarrier full[kWideStages];
+        __shared__ CopyBarrier empty[kWideStages];
+        const int thread = threadIdx.x, rows = ceil_div(I, kWideRows);
+        const int columns = ceil_div(J, kWideColumns), steps = ceil_div(L, kGroupDepth);
+        if (thread == 0)
+            for (int s = 0; s < kWideStages; ++s) full[s].init(1), empty[s].init(8);
+        __syncthreads();  // the barriers are there
+        int stage = 0, parity = 0;
+        const auto next = [&] {
+            if (++stage == kWideStages) stage = 0, parity ^= 1;
+        };
+        if (thread >= 256) {
+            if (thread > 256) return;
+            for (int tile = blockIdx.x; tile < rows * columns; tile += gridDim.x) {
+                const Corner at = wide_tile(tile, rows, columns);
+                for (int step = 0; step < steps; ++step, next()) {
+                    char* const to = shared + stage * kWideStage;
+                    empty[stage].wait(parity ^ 1);  // not the first time
+                    full[stage].arrive_and_expect(kWideStage);
+                    copy_box(to, full[stage], a, at.row, step * kGroupDepth);
+                    for (int e = 0; e < 4; ++e)
+                        copy_box(to + kWideRows * 128 + e * kBoxBytes, full[stage], b,
+                                 step * kGroupDepth, at.column + e * 64);
+                }
+            }
+            return;
+        }
+        GroupProducts products;
+        for (int tile = blockIdx.x; tile < rows * columns; tile += gridDim.x) {
+            const Corner at = wide_tile(tile, rows, columns);
+            float sums[2][16][4] = {};
+            int before = 0;
+            for (int step = 0; step < steps; ++step, before = stage, next()) {
+                const char* const a_tile = shared + stage * kWideStage + thread / 128 * kBoxBytes;
+                const char* const b_tile = shared + stage * kWideStage + kWideRows * 128;
+                const uint64_t own = GroupProducts::descriptor<true>(a_tile);
+                full[stage].wait(parity);
+                products.start<true, false>(sums[0], own, GroupProducts::descriptor<false>(b_tile));
+                products.start<true, false>(
+                    sums[1], own, GroupProducts::descriptor<false>(b_tile + 2 * kBoxBytes));
+                products.wait<2>();  // the step before is multiplied
+                if (step > 0 && thread % 32 == 0) empty[before].arrive();
+            }
+            products.wait<0>();
+            if (thread % 32 == 0) empty[before].arrive();
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+                store_sums(sums[half], c, at.row + thread / 128 * 64, at.column + half * 128, I, J);
+        }
+    }
+}
+
 // rung(name, precision, submit) runs what submits one product.
 using Rung = std::function<void(const char*, Precision, const std::function<void()>&)>;
 void own_rungs(const Rung& rung, const float* a, const float* b, float* c, int I, int J, int L,
@@ -221,6 +427,23 @@ void own_rungs(const Rung& rung, const float* a, const float* b, float* c, int I
          [&] { tensor_kernel<false><<<grid, 128>>>(a, b, c, I, J, L); });
     rung("tensor cores", Precision::kBf16,
          [&] { tensor_kernel<true><<<grid, 128>>>(a, b, c, I, J, L); });
+}
+
+// Rungs 7, 8 and 10. Rows of a and b begin at multiples of 16 bytes.
+void hopper_rungs(const Rung& rung, const __nv_bfloat16* a, const __nv_bfloat16* b, float* c, int I,
+                  int J, int L, int processors) {
+    const dim3 grid(ceil_div(J, kGroupColumns), ceil_div(I, kGroupRows));
+    rung("wgmma", Precision::kBf16, [&] { group_kernel<<<grid, 128>>>(a, b, c, I, J, L); });
+    rung("TMA", Precision::kBf16,
+         [&] { tma_kernel<<<grid, 128>>>(map_of(a, I, L, 64), map_of(b, L, J, 64), c, I, J, L); });
+    constexpr int kBytes = kWideStages * kWideStage;
+    CUDA_CHECK(cudaFuncSetAttribute(persistent_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    kBytes));
+    rung("persistent", Precision::kBf16, [&] {
+        const int tiles = ceil_div(I, kWideRows) * ceil_div(J, kWideColumns);
+        persistent_kernel<<<std::min(tiles, processors), 288, kBytes>>>(
+            map_of(a, I, L, kWideRows), map_of(b, L, J, 64), c, I, J, L);
+    });
 }
 
 // Seconds from the first submission to the end of the last product, on an idle device.
@@ -290,6 +513,16 @@ void climb_gemm_ladder(GemmSize size, std::span<const float> a_numbers,
         const Tensor y = is_bf16 ? rounded(b_tensor) : b_tensor;
         const auto backend = make_device_backend(0, {.precision = precision});
         rung("production", precision, [&] { backend->linear_grad_x(x, y, nullptr, c_tensor); });
+        const bool hopper = properties.major == 9 && std::strstr(CONVOY_MACHINE_CODE, "90a");
+        if (is_bf16 && (kIsEmulator || hopper) && J % 8 == 0 && L % 8 == 0) {
+            hopper_rungs(rung, elements<__nv_bfloat16>(x), elements<__nv_bfloat16>(y), c, I, J, L,
+                         properties.multiProcessorCount);
+            setenv("CONVOY_TEST_TMA", "on", 1);
+            const auto by_tma = make_device_backend(0, {.precision = precision});
+            unsetenv("CONVOY_TEST_TMA");
+            rung("production/TMA", precision,
+                 [&] { by_tma->linear_grad_x(x, y, nullptr, c_tensor); });
+        }
         if (cublas) rung("cuBLAS", precision, [&] { cublas->product(precision, x, y, c_tensor); });
     }
 }
