@@ -8,6 +8,7 @@
 #include "src/base/check.h"
 
 #ifdef __CUDACC__
+#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #define CONVOY_DEVICE cuda

@@ -22,7 +22,6 @@
 #ifndef __CUDACC__
 #include "kernels/simt/mma.h"
 #else
-#include <cuda.h>
 
 namespace convoy::cuda {
 
