@@ -9,7 +9,6 @@
 // that train. Rungs 7 to 10 need a Hopper GPU, and code for 9.0a.
 #include "tests/lab/gemm_ladder.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -17,8 +16,8 @@
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/make_backend.h"
 #include "kernels/cuda/mma.cuh"
-#include "src/base/clock.h"
 #include "tests/lab/cublas.h"
+#include "tests/lab/rung.h"
 
 namespace convoy::CONVOY_DEVICE {
 
@@ -446,16 +445,6 @@ void hopper_rungs(const Rung& rung, const __nv_bfloat16* a, const __nv_bfloat16*
     });
 }
 
-// Seconds from the first submission to the end of the last product, on an idle device.
-double time(const std::function<void()>& submit, int repeats) {
-    CUDA_CHECK(cudaDeviceSynchronize());
-    const auto begin = Clock::now();
-    for (int i = 0; i < repeats; ++i) submit();
-    CUDA_LAUNCHED();
-    CUDA_CHECK(cudaDeviceSynchronize());
-    return seconds_since(begin);
-}
-
 }  // namespace
 
 void climb_gemm_ladder(GemmSize size, std::span<const float> a_numbers,
@@ -484,12 +473,8 @@ void climb_gemm_ladder(GemmSize size, std::span<const float> a_numbers,
                           const std::function<void()>& submit) {
         memory->fill(c, c_tensor.elems(), NAN);
         time(submit, 1);
-        double seconds = 0;
-        if (!kIsEmulator) {
-            const int repeats = int(std::clamp(0.1 / time(submit, 1), 1.0, 1000.0));
-            seconds = time(submit, repeats) / repeats;
-        }
-        RungResult result{name, precision, std::vector<float>(c_tensor.elems()), seconds};
+        RungResult result{name, precision, std::vector<float>(c_tensor.elems()),
+                          seconds_of(submit)};
         memory->download(result.c.data(), c, c_tensor.bytes());
         visit(result);
     };
