@@ -2,6 +2,7 @@
 # make demo           two ranks train shapes         make bench     the speed tables
 # make trainer-simt   … with the CUDA emulator       make layers    check the include rules
 # make gemm_ladder    the GPU product in ten steps   make lines     count lines against the budget
+# make bandwidth_ladder  … and a gradient that is bound by memory
 # make mini           ./mini, the trainer in one file to read: src/mini/mini.cpp
 # make deps           install what is missing (apt)  make format    clang-format in place
 # make static         ./trainer-static, which needs no library; with CUDA=1 glibc and the driver
@@ -87,13 +88,13 @@ endif
 
 all: trainer
 include tools/make/objects.mk
-objects: $(MAIN_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(TEST_OBJ) $(LADDER_OBJ)
+objects: $(MAIN_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(TEST_OBJ) $(LADDER_OBJ) $(LADDER_MAINS)
 trainer: $(BUILD)/trainer
 trainer-simt: $(BUILD)/trainer-simt
-gemm_ladder: $(BUILD)/gemm_ladder
+gemm_ladder bandwidth_ladder: %: $(BUILD)/%
 mini: $(BUILD)/mini
 spectrograms: $(BUILD)/spectrograms
-trainer trainer-simt gemm_ladder spectrograms mini: FORCE
+trainer trainer-simt gemm_ladder bandwidth_ladder spectrograms mini: FORCE
 	@cmp -s $(BUILD)/$@ $@ || cp -f $(BUILD)/$@ $@
 FORCE:
 define link
@@ -120,8 +121,8 @@ build/sound.ok: tools/deps.sh
 $(BUILD)/tools/spectrograms.cpp.o: | build/sound.ok
 $(BUILD)/spectrograms: LDLIBS += -lsndfile -lfftw3f
 $(BUILD)/spectrograms: $(BUILD)/tools/spectrograms.cpp.o $(BUILD)/tests/lab/music.cpp.o $(filter $(BUILD)/data/% $(BUILD)/src/base/%,$(LIB_OBJ))
-$(BUILD)/gemm_ladder: $(LADDER_OBJ) $(filter $(BUILD)/kernels/% $(GPU)/% $(BUILD)/src/base/%,$(LIB_OBJ)) $(SIMT_OBJ) $(CHOICE)
-$(BUILD)/trainer-simt $(BUILD)/run_tests $(BUILD)/gemm_ladder $(BUILD)/spectrograms:
+$(LADDERS): $(BUILD)/%: $(BUILD)/tests/lab/%_main.cpp.o $(LADDER_OBJ) $(filter $(BUILD)/kernels/% $(GPU)/% $(BUILD)/src/base/%,$(LIB_OBJ)) $(SIMT_OBJ) $(CHOICE)
+$(BUILD)/trainer-simt $(BUILD)/run_tests $(LADDERS) $(BUILD)/spectrograms:
 	$(link)
 
 # The tests of the whole program run the trainer beside them.
@@ -147,6 +148,6 @@ format:
 format-check:
 	clang-format --dry-run -Werror $(SOURCES)
 clean:
-	rm -rf build trainer trainer-simt trainer-static* gemm_ladder spectrograms mini
+	rm -rf build trainer trainer-simt trainer-static* gemm_ladder bandwidth_ladder spectrograms mini
 include tools/make/release.mk tools/make/checks.mk
 .PHONY: FORCE all objects static arm64 gpu-kit test barriers fuzz demo bench deps layers format format-check lines clean install uninstall deb wheel

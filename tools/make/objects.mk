@@ -44,11 +44,13 @@ TEST_SRC := $(if $(TESTS),tests/main.cpp tests/call_hooks.cpp $(TESTS:%=tests/te
 # includes a program that uses Asio in its own way.
 TEST_UNITS := t p s m ef r ab c l gh ijk no d uvwxyz
 TEST_UNIT  := $(if $(TESTS)$(filter 0,$(UNITY)),$(TEST_SRC),tests/main.cpp tests/call_hooks.cpp tests/test_mini.cpp $(TEST_UNITS:%=tests/unit-%.cpp))
-LADDER   := tests/lab/gemm_ladder.cu.o tests/lab/cublas.cu.o
+LADDER   := $(addprefix tests/lab/,gemm_ladder.cu.o cublas.cu.o bandwidth_ladder.cu.o)
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_UNIT)) \
             $(if $(TSAN),,$(patsubst %,$(SIMT)/%.o,$(wildcard tests/*.cu)) $(LADDER:%=$(SIMT)/%) $(SIMT)/src/mini/mini.cu.o) \
             $(if $(filter 1,$(CUDA)),$(addprefix $(GPU)/,tests/mma_kernels.cu.o $(LADDER)))
-LADDER_OBJ := $(BUILD)/tests/lab/gemm_ladder_main.cpp.o $(LADDER:%=$(SIMT)/%) $(if $(filter 1,$(CUDA)),$(LADDER:%=$(GPU)/%))
+LADDERS  := $(BUILD)/gemm_ladder $(BUILD)/bandwidth_ladder
+LADDER_MAINS := $(LADDERS:$(BUILD)/%=$(BUILD)/tests/lab/%_main.cpp.o)
+LADDER_OBJ := $(LADDER:%=$(SIMT)/%) $(if $(filter 1,$(CUDA)),$(LADDER:%=$(GPU)/%))
 
 # What a binary has (kernels/backend.cpp) is what is linked into it. A file named after the choice
 # is new when the choice changes.
@@ -135,6 +137,6 @@ $(GPU)/%.cu.o: %.cu $(RULES) | $(READY)
 $(GPU)/%.cu.o: $(GPU)/%.cu $(RULES) | $(READY)
 	$(compile_cuda)
 .PRECIOUS: $(SIMT)/%.cu.cpp $(SIMT)/%.cuh $(BUILD)/%/unit.cpp $(BUILD)/tests/unit-%.cpp
--include $(patsubst %.o,%.d,$(MAIN_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(TEST_OBJ) $(LADDER_OBJ) \
+-include $(patsubst %.o,%.d,$(MAIN_OBJ) $(LIB_OBJ) $(SIMT_OBJ) $(TEST_OBJ) $(LADDER_OBJ) $(LADDER_MAINS) \
     $(BUILD)/tools/spectrograms.cpp.o $(BUILD)/tests/lab/music.cpp.o)
 

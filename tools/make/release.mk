@@ -20,7 +20,7 @@ $(STATIC)/trainer: $(MAIN_OBJ) $(LIB_CPP) $(if $(filter 1,$(STATIC_CUDA)),$(GPU_
 	$(Q)$(STATIC_LINK)
 
 # Under qemu the emulator of CUDA does not run: its tests are left out, and those that start programs.
-NOT_ON_ARM64 := mini simt mma gemm_ladder graph tensor_cores bench_kernels moments mixed bf16 cublas \
+NOT_ON_ARM64 := mini simt mma gemm_ladder bandwidth_ladder graph tensor_cores bench_kernels moments mixed bf16 cublas \
                 program netns shard_modes
 arm64:
 	tools/deps.sh qemu-user-static
@@ -29,10 +29,10 @@ arm64:
 	  -tce='program*,health: the command*,*in bf16*,trace: copies beside*' -sfe='$(subst $() ,$(comma),$(NOT_ON_ARM64:%=*test_%.cpp))'
 # The GPU kit: all that tests/lab/gpu_check.sh needs on a machine that has a GPU, its driver and glibc. CUDA=0 makes one
 # for its emulator alone.
-KIT_MAINS := $(addprefix $(STATIC)/main/,trainer run_tests gemm_ladder)
+KIT_MAINS := $(addprefix $(STATIC)/main/,trainer run_tests gemm_ladder bandwidth_ladder)
 $(STATIC)/main/trainer.o: $(MAIN_OBJ)
 $(STATIC)/main/run_tests.o: $(BUILD)/tests/main.cpp.o
-$(STATIC)/main/gemm_ladder.o: $(BUILD)/tests/lab/gemm_ladder_main.cpp.o
+$(addsuffix .o,$(filter %_ladder,$(KIT_MAINS))): $(STATIC)/main/%.o: $(BUILD)/tests/lab/%_main.cpp.o
 $(STATIC)/main/%.o:
 	@mkdir -p $(@D)
 	objcopy --redefine-sym main=$*_main $< $@
