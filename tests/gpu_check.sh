@@ -79,6 +79,7 @@ has bare "PyTorch \| absent"
 check bare 0 speed
 has bare "times of cuDNN \| absent"
 has bare "multiply-adds in bf16 \| measured"
+has bare "batch norm's gradient, backwards, bf16 \| measured"
 has bare "tiny linear 1000 [^|]*backward \| measured \| 1 x [0-9.]+ ms"
 has bare "ncu \| absent"
 has bare "compute-sanitizer \| absent"

@@ -240,6 +240,11 @@ ceilings() {
         [[ $name != production && $name != cuBLAS ]] ||
             row "$name, $precision" measured "$speed TFLOP/s, worst error $error"
     done <"$work/said"
+    run 40 "$KIT" bandwidth_ladder || row "bandwidth ladder" FAILED "$(reason)"
+    while read -r name precision speed error; do
+        [[ $precision != fp32 && $precision != bf16 ]] ||
+            row "batch norm's gradient, $name, $precision" measured "$speed GB/s, worst error $error"
+    done <"$work/said"
 }
 
 # Each layer of two models; `largest`: lines "µs of all layers, tab, name", the largest first. PyTorch's
