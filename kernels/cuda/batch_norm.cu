@@ -69,7 +69,8 @@ struct Rows {
 };
 // Calls work(Rows) for each row of a thread's channels in rows [begin, end), kAtOnce rows at a
 // time. work loads all of them first, because a load cannot pass a store to what may be the same
-// tensor.
+// tensor. The launch bounds of its kernels leave the compiler enough registers for that: without
+// them it assumes blocks of 1024 threads, and loads the second row when the first one is done.
 template <int kAtOnce, class Work>
 __device__ __forceinline__ void for_rows(int64_t begin, int64_t end, int C, int c,
                                          const Work& work) {
@@ -121,9 +122,10 @@ __device__ __forceinline__ void normalise(const T* x, const T* residual, T* y, i
 
 // The slabs from the last to the first: the pass before has left the end of x in the L2 cache.
 template <class T, int kWide, Activation::Kind kKind, bool kResidual>
-__global__ void normalise_kernel(const T* x, Slabs slabs, const float* __restrict__ gamma,
-                                 const float* __restrict__ beta, const T* residual,
-                                 const float* __restrict__ mean_rstd, T* y) {
+__global__ void __launch_bounds__(kColumnThreads, 4)
+    normalise_kernel(const T* x, Slabs slabs, const float* __restrict__ gamma,
+                     const float* __restrict__ beta, const T* residual,
+                     const float* __restrict__ mean_rstd, T* y) {
     const Slab slab(slabs, gridDim.y - 1 - blockIdx.y);
     const int C = slabs.C, c = first_channel<kWide>();
     if (c >= C || slab.begin >= slab.end) return;
@@ -138,11 +140,11 @@ __global__ void normalise_kernel(const T* x, Slabs slabs, const float* __restric
 // parts[slab][0][c] = Σ dz, parts[slab][1][c] = Σ dz·x̂; dresidual = dz, if there is a residual. It
 // may be dy: each number is read before it is written, by the same thread.
 template <class T, int kWide, Activation::Kind kKind, bool kResidual>
-__global__ void gradient_sums_kernel(const T* __restrict__ x, const T* __restrict__ y, const T* dy,
-                                     Slabs slabs, const float* __restrict__ gamma,
-                                     const float* __restrict__ beta,
-                                     const float* __restrict__ mean_rstd, T* dresidual,
-                                     float* __restrict__ parts) {
+__global__ void __launch_bounds__(kColumnThreads, 3)
+    gradient_sums_kernel(const T* __restrict__ x, const T* __restrict__ y, const T* dy, Slabs slabs,
+                         const float* __restrict__ gamma, const float* __restrict__ beta,
+                         const float* __restrict__ mean_rstd, T* dresidual,
+                         float* __restrict__ parts) {
     const Slab slab(slabs, blockIdx.y);
     const int C = slabs.C, c = first_channel<kWide>();
     float sums[2 * kWide] = {};  // Σ dz, then Σ dz·x̂
@@ -209,10 +211,10 @@ __global__ void finish_gradient_kernel(Slabs slabs, const float* __restrict__ pa
 
 // dx may be dy. The slabs from the last to the first, as in normalise_kernel.
 template <class T, int kWide, Activation::Kind kKind>
-__global__ void gradient_kernel(const T* __restrict__ x, const T* dy, Slabs slabs,
-                                const float* __restrict__ gamma, const float* __restrict__ beta,
-                                const float* __restrict__ mean_rstd,
-                                const float* __restrict__ factors, T* dx) {
+__global__ void __launch_bounds__(kColumnThreads, 3)
+    gradient_kernel(const T* __restrict__ x, const T* dy, Slabs slabs,
+                    const float* __restrict__ gamma, const float* __restrict__ beta,
+                    const float* __restrict__ mean_rstd, const float* __restrict__ factors, T* dx) {
     const Slab slab(slabs, gridDim.y - 1 - blockIdx.y);
     const int C = slabs.C, c = first_channel<kWide>();
     if (c >= C || slab.begin >= slab.end) return;
@@ -242,9 +244,10 @@ __device__ __forceinline__ float scale_of(const float* gamma, const float* var, 
 }
 
 template <class T, int kWide, Activation::Kind kKind, bool kResidual>
-__global__ void eval_kernel(const T* x, size_t rows, int C, const float* __restrict__ gamma,
-                            const float* __restrict__ beta, const float* __restrict__ mean,
-                            const float* __restrict__ var, const T* residual, float eps, T* y) {
+__global__ void __launch_bounds__(kColumnThreads, 4)
+    eval_kernel(const T* x, size_t rows, int C, const float* __restrict__ gamma,
+                const float* __restrict__ beta, const float* __restrict__ mean,
+                const float* __restrict__ var, const T* residual, float eps, T* y) {
     const int c = first_channel<kWide>();
     if (c >= C) return;
     const Channels<kWide> center(mean, c), shift(beta, c);
