@@ -1,7 +1,6 @@
 // mma_kernels.cu — see mma_kernels.h.
 #include "tests/mma_kernels.h"
 
-#include <cstring>
 #include <string_view>
 
 #include "kernels/cuda/mma.cuh"
@@ -168,13 +167,9 @@ __global__ void group_kernel(const __grid_constant__ CUtensorMap a,
 }
 
 bool has_groups() {
-#ifdef __CUDACC__
     cudaDeviceProp properties;
     CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
-    return properties.major == 9 && std::strstr(CONVOY_MACHINE_CODE, "90a");
-#else
-    return true;
-#endif
+    return has_group_products(properties);
 }
 
 std::vector<uint16_t> copied_box(const std::vector<uint16_t>& image, const BoxCase& box) {

@@ -32,7 +32,7 @@ TEST_CASE("every rung of the ladder of products gives the formula in double, at 
     uint64_t seed = 0;  // each order of threads finds another missing barrier
     for (const GemmSize size :
          {GemmSize{1, 1, 1}, GemmSize{133, 141, 45}, GemmSize{8, 132, 20}, GemmSize{70, 65, 100},
-          GemmSize{65, 70, 164}, GemmSize{133, 136, 72}, GemmSize{300, 520, 264}}) {
+          GemmSize{65, 70, 164}, GemmSize{133, 136, 72}, GemmSize{300, 512, 264}}) {
         simt::set_seed(++seed);
         CAPTURE(cat(size.I, " x ", size.J, " x ", size.L));
         const auto a = random_floats(size_t(size.I) * size.L, 1);
@@ -50,7 +50,7 @@ TEST_CASE("every rung of the ladder of products gives the formula in double, at 
             },
             &why_no_cublas);
         const bool rows_of_16_bytes = size.J % 8 == 0 && size.L % 8 == 0;
-        if (!on_gpu()) CHECK(rungs == 3 + 2 + 3 + (rows_of_16_bytes ? 4 : 0));
+        if (!on_gpu()) CHECK(rungs == 3 + 2 + 3 + (rows_of_16_bytes ? 5 : 0));
     }
 }
 

@@ -89,16 +89,21 @@ static std::vector<uint16_t> counted(size_t n) {  // 1, 2, …: a 0 was outside 
 static const BoxCase kBoxes[] = {
     {{64, 6, 5, 3}, {-1, -1}, {-1, -1}, {1, 1}, 64, 0, -1, -1, 0, 0, 0},  // a window of 3x3, padded
     {{64, 6, 5, 3}, {-1, -1}, {-1, -1}, {1, 1}, 64, 0, 3, 1, 1, 2, 1},    // beyond the last image
-    {{128, 7, 9, 2}, {-1, -1}, {-1, -1}, {2, 2}, 16, 64, 1, 3, 0, 1, 2},  // a stride, other
-                                                                          // channels
+    {{128, 7, 9, 2}, {-1, -1}, {-1, -1}, {2, 2}, 16, 64, 1, 3, 0, 1, 2},  // with a stride
     {{72, 3, 4, 2}, {0, 0}, {0, 0}, {1, 1}, 24, 64, 0, 0, 0, 0, 0},       // 8 channels of 64
     {{64, 9, 8, 2}, {-3, -2}, {-4, -3}, {3, 2}, 8, 0, 3, 2, 1, 4, 5},     // not square in anything
     {{64, 2, 2, 1}, {-7, -9}, {2, 3}, {1, 1}, 32, 0, -7, -9, 0, 3, 8},    // mostly padding
     {{64, 40, 1, 1}, {0, 0}, {0, 0}, {1, 1}, 16, 0, 32, 0, 0, 0, 0},      // the end of a matrix
+    {{8, 70000, 1, 1}, {0, 0}, {0, 0}, {1, 1}, 64, 0, 69990, 0, 0, 0, 0},  // of a very long one
+    {{64, 9, 7, 2}, {2, 1}, {0, 0}, {1, 1}, 16, 0, 2, 1, 0, 0, 0},         // not its first pixels
+    {{64, 5, 5, 1}, {0, 0}, {0, 0}, {1, 1}, 16, 64, 0, 0, 0, 0, 0},        // behind its channels
 };
 
 TEST_CASE("TMA brings the pixels that a window sees, and turns the chunks of each") {
-    if (!kernels().has_groups()) return;
+    if (!kernels().has_groups()) {
+        MESSAGE("left out: this GPU has no TMA");
+        return;
+    }
     for (const BoxCase& box : kBoxes) {
         const auto [C, W, H, N] = box.sizes;
         CAPTURE(cat(C, " channels, ", W, " x ", H, ", from ", box.w, ", ", box.h));
@@ -127,7 +132,10 @@ TEST_CASE("TMA brings the pixels that a window sees, and turns the chunks of eac
 }
 
 TEST_CASE("wgmma multiplies operands stored by rows or by depths, as TMA leaves them") {
-    if (!kernels().has_groups()) return;
+    if (!kernels().has_groups()) {
+        MESSAGE("left out: this GPU has no TMA");
+        return;
+    }
     constexpr int kDepth = 320;
     const auto bits = [](std::vector<float> x) {
         std::vector<uint16_t> out;

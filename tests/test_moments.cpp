@@ -6,6 +6,7 @@
 
 #include "kernels/simt/emulator.h"
 #include "tests/device.h"
+#include "tests/mma_kernels.h"
 #include "tests/reference.h"
 #include "tests/through_device.h"
 
@@ -32,6 +33,8 @@ const Case kCases[] = {
     {{2, 9, 15, 36}, 132, Window::square(1), {0, 1, 2}},     // wide tiles, and three
     {{2, 6, 7, 68}, 6, Window::square(3, 1, 1), {0, 1, 2}},  // the depth in parts
     {{2, 35, 31, 3}, 10, Window::square(7, 2, 3), {0, 2}},   // a first layer
+    {{2, 9, 15, 64}, 256, Window::square(1), {0, 1, 2}},     // boxes of TMA, and wide tiles
+    {{3, 7, 5, 64}, 72, Window::square(3, 1, 1), {0, 1, 1, 3}},
 };
 
 struct Problem {
@@ -103,7 +106,9 @@ TEST_CASE("conv2d leaves the moments of what it makes, in every precision") {
     SUBCASE("fp32") { check_cases(*each_backend(2)); }
     SUBCASE("tf32") { check_cases(*each_backend(2, Precision::kTf32)); }
     SUBCASE("bf16") {
-        for (const char* tma : {"off", "on"}) {
+        for (const char* tma : {"off", "on", "wide"}) {
+            if (std::string(tma) != "off" && on_gpu() && !cuda::mma_kernels().has_groups())
+                continue;
             setenv("CONVOY_TEST_TMA", tma, 1);
             check_cases(*each_backend(2, Precision::kBf16));
         }

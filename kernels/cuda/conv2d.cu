@@ -194,9 +194,8 @@ Tensor in_chunks(Tensor x, Precision precision, Slot slot, DeviceMemory& memory)
 
 // In the precision asked for. Returns whether tiles had whole sums and gave their statistics, which
 // products in fp32 leave to moments.cu.
-//   tma   whether products of bf16 may use tma_gemm.cuh
 template <class A, class B, class F>
-bool product(Precision precision, bool tma, const A& a, const B& b, int I, int J, int L,
+bool product(Precision precision, int tma, const A& a, const B& b, int I, int J, int L,
              const F& epilogue, DeviceMemory& memory) {
     constexpr bool kHalved = sizeof(typename A::Element) == 2;
     ENSURE(kHalved == (precision == Precision::kBf16), "tensors of ", kHalved ? "bf16" : "fp32",

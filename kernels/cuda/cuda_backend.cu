@@ -1,9 +1,8 @@
 // cuda_backend.cu — the device itself: its choice, its memory, its stream.
 #include "kernels/cuda/cuda_backend.h"
 
-#include <cstring>
-
 #include "kernels/cuda/make_backend.h"
+#include "kernels/cuda/mma.cuh"
 #include "src/base/text.h"
 
 namespace convoy::CONVOY_DEVICE {
@@ -59,11 +58,14 @@ CudaBackend::CudaBackend(int index, const BackendOptions& options)
     if (precision_ != options.precision)
         products_ += cat(", ", name_of(options.precision), " needs compute capability 8.0");
     const std::string tma = environment_variable("CONVOY_TEST_TMA");
-    ENSURE(tma.empty() || tma == "on" || tma == "off", "CONVOY_TEST_TMA is '", tma,
-           "'; it can be on or off");
-    const bool hopper = properties.major == 9 && std::strstr(CONVOY_MACHINE_CODE, "90a");
-    tma_ = tma == "on" && precision_ == Precision::kBf16 && (kIsEmulator || hopper);
-    if (tma_) products_ += " by TMA and wgmma";
+    if (!tma.empty() && tma != "off" && tma != "on" && tma != "wide")
+        fail("CONVOY_TEST_TMA is '", tma, "'; it can be off, on or wide");
+    if (precision_ == Precision::kBf16 && !tma.empty() && tma != "off") {
+        if (!has_group_products(properties))
+            fail("CONVOY_TEST_TMA=", tma, " needs a Hopper GPU, and code for it (make ARCH=90a)");
+        tma_ = tma == "on" ? 128 : 256;
+        products_ += " by TMA and wgmma";
+    }
     set_workers(threads_);  // of the emulator; a GPU has its own
     CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     set_workers(1);

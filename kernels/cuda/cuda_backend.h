@@ -81,7 +81,7 @@ class CudaBackend final : public Backend {
     int index_, threads_;
     int processors_ = 1;  // multiprocessors of the GPU
     Precision precision_ = Precision::kFp32;
-    bool tma_ = false;      // products of bf16 may use tma_gemm.cuh
+    int tma_ = 0;           // columns of the widest tile of tma_gemm.cuh; 0: it is not used
     std::string products_;  // what description() says of products
     cudaStream_t stream_ = nullptr;
     // A stream for uploads during the ops, and an event for the end of the last upload.

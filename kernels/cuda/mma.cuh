@@ -17,6 +17,8 @@
 // ARCH=90a).
 #pragma once
 
+#include <cstring>
+
 #include "kernels/cuda/cuda.h"
 
 #ifndef __CUDACC__
@@ -37,6 +39,11 @@ constexpr bool kHasGroupProducts = true;
 #else
 constexpr bool kHasGroupProducts = false;
 #endif
+
+// Whether this program's code for the GPU has them.
+inline bool has_group_products(const cudaDeviceProp& gpu) {
+    return gpu.major == 9 && std::strstr(CONVOY_MACHINE_CODE, "90a");
+}
 
 // The nearest number with 10 bits of mantissa.
 __device__ __forceinline__ uint32_t to_tf32(float x) {
@@ -114,8 +121,12 @@ inline CUtensorMap image_map(const void* image, const int (&sizes)[4], const int
                              const int (&upper)[2], const int (&step)[2], int pixels) {
     static const auto encode = [] {  // the driver's function, which no library here links
         void* found = nullptr;
+#if CUDART_VERSION >= 12050
         CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeIm2col", &found, 12000,
                                                     cudaEnableDefault, nullptr));
+#else
+        CUDA_CHECK(cudaGetDriverEntryPoint("cuTensorMapEncodeIm2col", &found, cudaEnableDefault));
+#endif
         ENSURE(found, "the driver lacks cuTensorMapEncodeIm2col");
         return reinterpret_cast<decltype(&cuTensorMapEncodeIm2col)>(found);
     }();
@@ -206,9 +217,13 @@ class GroupProducts {
     __device__ __forceinline__ void start(float (&sums)[kN][4], uint64_t a, uint64_t b) {
         asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-        for (int l = 0; l < 64; l += 16)
-            add<!kDepthFastA, !kDepthFastB>(sums, a + l * (kDepthFastA ? 2 : 128) / 16,
-                                            b + l * (kDepthFastB ? 2 : 128) / 16);
+        for (int l = 0; l < 64; l += 16) {
+            const uint64_t a_there = a + l * (kDepthFastA ? 2 : 128) / 16;
+            const uint64_t b_there = b + l * (kDepthFastB ? 2 : 128) / 16;
+            add<!kDepthFastA, !kDepthFastB, 0>(sums, a_there, b_there);
+            if constexpr (kN == 32)  // columns 128 … 255 follow 128 rows of 128 bytes further
+                add<!kDepthFastA, !kDepthFastB, 16>(sums, a_there, b_there + 128 * 128 / 16);
+        }
         asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
     }
     // All stages but the last kPending are in the sums, and may be overwritten.
@@ -231,15 +246,17 @@ class GroupProducts {
     }
 
  private:
-    // The same for a depth of 16.
-    template <int kTurnA, int kTurnB, int kN>
+    // The same for a depth of 16, and for at most 128 columns, the first in sums[kFirst].
+    template <int kTurnA, int kTurnB, int kFirst, int kN>
     static __device__ __forceinline__ void add(float (&sums)[kN][4], uint64_t a, uint64_t b) {
-        static_assert(kN == 8 || kN == 16);
-#define FOUR(n) "+f"(sums[n][0]), "+f"(sums[n][1]), "+f"(sums[n][2]), "+f"(sums[n][3])
+        static_assert(kN == 8 || kN == 16 || kN == 32);
+#define FOUR(n)                                                                      \
+    "+f"(sums[kFirst + n][0]), "+f"(sums[kFirst + n][1]), "+f"(sums[kFirst + n][2]), \
+        "+f"(sums[kFirst + n][3])
 #define EIGHT(n)                                                                           \
     FOUR(n), FOUR(n + 1), FOUR(n + 2), FOUR(n + 3), FOUR(n + 4), FOUR(n + 5), FOUR(n + 6), \
         FOUR(n + 7)
-        if constexpr (kN == 16)
+        if constexpr (kN >= 16)
             asm volatile(
                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,"

@@ -1,5 +1,5 @@
 // moments.cuh — sums over the rows of a matrix, per column, and statistics of columns, per strip of
-// rows. A product on tensor cores computes the statistics of its tiles (tensor_gemm.cuh).
+// rows. A product on tensor cores computes the statistics of its tiles (finish_tile.cuh).
 // Ops: moments.cu, batch_norm.cu, column_sums.cu
 //
 //   A strip is `height` rows. Groups of images end anywhere, so a strip may contain pieces of

@@ -230,6 +230,8 @@ __device__ __forceinline__ void multiply_stage(const char* a_stage, const char* 
 template <class A, class B, int kRows, int kColumns, class F>
 __global__ void __launch_bounds__(kTensorThreads, kBlocksAtOnce)
     tensor_product_kernel(A a, B b, int I, int J, int L, int part_depth, float* parts, F epilogue) {
+    // nvcc warns of members that nothing names, so they are named for 7.5 as well.
+    static_assert(int(A::kDepthFast) + int(B::kDepthFast) + int(A::kTable) + int(B::kTable) <= 4);
     if constexpr (kHasTensorCores) {
         using T = typename A::Element;
         using FetchA = StageFetch<A, kRows>;
@@ -279,8 +281,8 @@ __global__ void __launch_bounds__(kTensorThreads, kBlocksAtOnce)
         for (int step = 0; step < steps; ++step) {
             const char *const a_stage = shared + from, *const b_stage = a_stage + kStageA;
             copies.template wait<kStages - 2>();
-            __syncthreads();  // copies and tables of all threads are there, and step - 1 is
-                              // multiplied
+            // Copies and tables of all threads are there, and step - 1 is multiplied.
+            __syncthreads();
             request(step + kStages - 1, to);
             describe(step + kStages);
             multiply_stage<T, kM>(a_stage, b_stage, fragments_a, fragments_b, sums);
@@ -293,20 +295,20 @@ __global__ void __launch_bounds__(kTensorThreads, kBlocksAtOnce)
 
 // multiply() of gemm.cuh in tf32 or bf16. Returns whether the tiles had complete sums, because l
 // was not cut. Narrow tiles where out is narrow; low ones only for gradients of weights (slow
-// depth). tma: by tma_gemm.cuh, if it takes the operands.
+// depth).
+//   tma   of bf16: the columns of the widest tile of tma_gemm.cuh, if that takes the operands; or 0
 template <class A, class B, class F>
 bool multiply_tensor(const A& a, const B& b, int64_t I, int64_t J, int64_t L, const F& epilogue,
-                     bool tma, DeviceMemory& memory) {
+                     int tma, DeviceMemory& memory) {
     static_assert(sizeof(typename A::Element) == sizeof(typename B::Element));
     if (I == 0 || J == 0) return true;
-    tma = tma && L > 0 && fits_boxes(a) && fits_boxes(b);
-    const auto launch = [&](auto rows, auto columns) {
+    const auto launch = [&](auto by_tma, auto rows, auto columns) {
         constexpr int kRows = decltype(rows)::value, kColumns = decltype(columns)::value;
         constexpr int kBytes = kStages * (kRows + kColumns) * 128;
         const int64_t tiles = int64_t(ceil_div(I, kRows)) * ceil_div(J, kColumns);
-        // Two blocks for each of 132 multiprocessors.
-        const Parts parts(I, J, L, tiles, 264, kTensorDepth<typename A::Element>, F::kMoments,
-                          memory);
+        // As many blocks as 132 multiprocessors run at once.
+        const Parts parts(I, J, L, tiles, 132 * blocks_at_once(kColumns),
+                          kTensorDepth<typename A::Element>, F::kMoments, memory);
         const auto start = [&](auto product, int threads, const auto& a, const auto& b) {
             CUDA_CHECK(
                 cudaFuncSetAttribute(product, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
@@ -314,23 +316,30 @@ bool multiply_tensor(const A& a, const B& b, int64_t I, int64_t J, int64_t L, co
                 a, b, int(I), int(J), int(L), parts.depth, parts.sums, epilogue);
             CUDA_LAUNCHED();
         };
-        if constexpr (sizeof(typename A::Element) == 2)
-            if (tma) {
-                using BoxesA = Boxes<A::kDepthFast, kRows>;
-                using BoxesB = Boxes<B::kDepthFast, kColumns>;
-                start(tma_product_kernel<BoxesA, BoxesB, kRows, kColumns, F>, kTmaThreads,
-                      BoxesA(a), BoxesB(b));
-                return parts.add(I, J, epilogue, memory.stream);
-            }
-        start(tensor_product_kernel<A, B, kRows, kColumns, F>, kTensorThreads, a, b);
+        if constexpr (by_tma()) {
+            using BoxesA = Boxes<A::kDepthFast, kRows>;
+            using BoxesB = Boxes<B::kDepthFast, kColumns>;
+            start(tma_product_kernel<BoxesA, BoxesB, kRows, kColumns, F>, kTmaThreads, BoxesA(a),
+                  BoxesB(b));
+        } else {
+            start(tensor_product_kernel<A, B, kRows, kColumns, F>, kTensorThreads, a, b);
+        }
         return parts.add(I, J, epilogue, memory.stream);
     };
     constexpr std::integral_constant<int, kTensorRows> kWhole;
     constexpr std::integral_constant<int, kTensorRows / 2> kHalf;
-    if (J <= kHalf) return launch(kWhole, kHalf);
-    if constexpr (!A::kDepthFast)
-        if (I <= kHalf) return launch(kHalf, kWhole);
-    return launch(kWhole, kWhole);
+    constexpr std::integral_constant<int, kTensorRows * 2> kWide;
+    const auto choose = [&](auto by_tma) {
+        if (J <= kHalf) return launch(by_tma, kWhole, kHalf);
+        if constexpr (!A::kDepthFast)
+            if (I <= kHalf) return launch(by_tma, kHalf, kWhole);
+        if constexpr (by_tma())
+            if (tma == kWide && J % kWide == 0) return launch(by_tma, kWhole, kWide);
+        return launch(by_tma, kWhole, kWhole);
+    };
+    if constexpr (sizeof(typename A::Element) == 2)
+        if (tma > 0 && L > 0 && fits_boxes(a) && fits_boxes(b)) return choose(std::true_type());
+    return choose(std::false_type());
 }
 
 }  // namespace convoy::CONVOY_DEVICE

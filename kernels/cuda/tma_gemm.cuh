@@ -17,7 +17,9 @@
 //             need not wait for a barrier. No thread of the multiplying warps computes an address.
 //   grid      as in tensor_gemm.cuh, blocks of 288 threads. Two blocks share a multiprocessor: one
 //             stores its tile while the other multiplies. With 9 warps of at most 112 registers, no
-//             registers need to move from the copying warp to others (setmaxnreg).
+//             registers need to move from the copying warp to others (setmaxnreg). There are also
+//             tiles of 128 × 256, for which the L2 cache reads a quarter less, in a block that has
+//             a multiprocessor for itself.
 //   order     l rises in steps of 16 within a part.
 //
 // Every operand is seen as pixels of images (PixelGrid of pixel.cuh), a matrix too, so one kind of
@@ -75,16 +77,11 @@ struct Boxes {
     }
 };
 
-// A stage of the ring, and the parity of the phase in which it is filled.
-struct Turn {
-    int stage = 0, parity = 0;
-    __device__ __forceinline__ void next() {
-        if (++stage == kStages) stage = 0, parity ^= 1;
-    }
-};
+// Blocks that a multiprocessor runs at once: a wide tile needs more than half of the registers.
+constexpr int blocks_at_once(int columns) { return columns > kTensorRows ? 1 : kBlocksAtOnce; }
 
 template <class A, class B, int kRows, int kColumns, class F>
-__global__ void __launch_bounds__(kTmaThreads, kBlocksAtOnce)
+__global__ void __launch_bounds__(kTmaThreads, blocks_at_once(kColumns))
     tma_product_kernel(const __grid_constant__ A a, const __grid_constant__ B b, int I, int J,
                        int L, int part_depth, float* parts, F epilogue) {
     if constexpr (!kHasGroupProducts)
@@ -100,16 +97,16 @@ __global__ void __launch_bounds__(kTmaThreads, kBlocksAtOnce)
         const Place at(blockIdx.x, ceil_div(J, kColumns));
         const int begin = blockIdx.z * part_depth, end = min(L, begin + part_depth);
         const int steps = ceil_div(end - begin, kBoxDepth);
-        if (thread == 0)
+        const auto stage_of = [](int step) { return step % kStages; };
+        const auto parity_of = [](int step) { return step / kStages % 2; };
+        if (thread == kTensorThreads)
             for (int s = 0; s < kStages; ++s) full[s].init(1), empty[s].init(kTensorThreads / 32);
         __syncthreads();  // the barriers are there
-        Turn turn;
         if (thread >= kTensorThreads) {
-            if (thread > kTensorThreads) return;
-            for (int step = 0; step < steps; ++step, turn.next()) {
-                CopyBarrier& there = full[turn.stage];
-                char* const to = shared + turn.stage * kStage;
-                empty[turn.stage].wait(turn.parity ^ 1);  // not the first time
+            for (int step = 0; step < steps && thread == kTensorThreads; ++step) {
+                CopyBarrier& there = full[stage_of(step)];
+                char* const to = shared + stage_of(step) * kStage;
+                empty[stage_of(step)].wait(parity_of(step) ^ 1);  // at once in the first round
                 there.arrive_and_expect(kStage);
                 a.copy(to, there, at.row * kRows, begin + step * kBoxDepth);
                 b.copy(to + kStageA, there, at.column * kColumns, begin + step * kBoxDepth);
@@ -123,14 +120,13 @@ __global__ void __launch_bounds__(kTmaThreads, kBlocksAtOnce)
             GroupProducts::descriptor<B::kDepthFast>(shared + kStageA + column * 128);
         GroupProducts products;
         float sums[1][kN][4] = {};
-        int before = 0;  // the stage of the last step
-        for (int step = 0; step < steps; ++step, before = turn.stage, turn.next()) {
-            full[turn.stage].wait(turn.parity);
-            products.template start<A::kDepthFast, B::kDepthFast>(
-                sums[0], group_a + turn.stage * (kStage / 16),
-                group_b + turn.stage * (kStage / 16));
+        for (int step = 0; step < steps; ++step) {
+            const int stage = stage_of(step) * (kStage / 16);
+            full[stage_of(step)].wait(parity_of(step));
+            products.template start<A::kDepthFast, B::kDepthFast>(sums[0], group_a + stage,
+                                                                  group_b + stage);
             products.template wait<1>();
-            if (step > 0 && thread % 32 == 0) empty[before].arrive();
+            if (step > 0 && thread % 32 == 0) empty[stage_of(step - 1)].arrive();
         }
         products.template wait<0>();
         finish_tile<kRows, kColumns>(shared, sums, row, column, at, I, J, parts, epilogue);

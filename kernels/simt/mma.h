@@ -11,10 +11,12 @@
 #include <cstring>
 
 #include "kernels/simt/emulator.h"
+#include "kernels/simt/runtime.h"
 
 namespace convoy::simt {
 
 constexpr bool kHasTensorCores = true, kHasGroupProducts = true;
+inline bool has_group_products(const cudaDeviceProp&) { return true; }
 
 // Waits for the first kThreads threads of the block.
 template <int kThreads>
@@ -183,6 +185,7 @@ class CopyBarrier {
     void copy(void* to, const CUtensorMap& map, int c, int w, int h, int n, int s, int r) {
         if (reinterpret_cast<uintptr_t>(to) % 1024) fault("TMA: the target is not aligned to 1024");
         if (std::min(s, r) < 0 || std::max(s, r) > 255) fault("TMA: a tap outside of 0 ... 255");
+        if (w < map.lower[0] || h < map.lower[1]) fault("TMA: a box that begins before its image");
         std::memset(to, 0xFF, size_t(map.pixels) * 128);
         copy_later([=, this] {
             const auto [C, W, H, N] = map.sizes;

@@ -11,7 +11,6 @@
 
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/make_backend.h"
@@ -317,24 +316,23 @@ __global__ void __launch_bounds__(128)
     }
 }
 
-// ---- 9. a warp that copies: kernels/cuda/tma_gemm.cuh, for bf16 on Hopper ----------------------
+// ---- 9. a warp that copies: kernels/cuda/tma_gemm.cuh, for bf16 on Hopper ---------------------
 //
-//   mapping   a block makes 128×128 numbers of c: two groups multiply, and a ninth warp copies
-//   three
-//             stages ahead. Two barriers per stage take the place of the block's: `full`, and
-//             `empty`. Two blocks share a multiprocessor.
+//   mapping   a block makes 128×128 numbers of c: two groups multiply, and a ninth warp copies up
+//             to three stages ahead. Two barriers per stage take the place of the block's: `full`,
+//             and `empty`. Two blocks share a multiprocessor.
 //   bytes     2·L·(I·⌈J/128⌉ + J·⌈I/128⌉).
 //   gains     copies, products, and the other block's stores go on side by side.
+//   named     "production/TMA"; "production/wide" has tiles of 128×256
 
 // ---- 10. persistent, 128×256 -----------------------------------------------------------------
 //
-//   mapping   as rung 9, with tiles of 128×256: a group has 64 rows, and 128 registers of sums a
-//             thread. One block per multiprocessor takes tile after tile, and the copying warp is
+//   mapping   as rung 9, with tiles of 128×256: a group has 64 rows, a thread 128 registers of
+//             sums. One block per multiprocessor takes tile after tile, and the copying warp is
 //             already at the next tile while the groups store this one. Tiles are taken in groups
 //             of 8 rows, so that the blocks that run together read few rows and few columns.
-//   bytes     2·L·(I·⌈J/256⌉ + J·⌈I/128⌉): 48 instead of 64 bytes a clock for each multiprocessor
-//   if
-//             the tensor cores are to be busy, most of them from the L2 cache.
+//   bytes     2·L·(I·⌈J/256⌉ + J·⌈I/128⌉): if the tensor cores are to be busy, 48 instead of 64
+//             bytes a clock for each multiprocessor, most of them from the L2 cache.
 //   shared    3 stages of 48 KB
 constexpr int kWideColumns = 256, kWideRows = 128, kWideStages = 3;
 constexpr int kWideStage = kWideRows * 128 + kWideColumns * 128, kRowsTogether = 8;
@@ -498,15 +496,16 @@ void climb_gemm_ladder(GemmSize size, std::span<const float> a_numbers,
         const Tensor y = is_bf16 ? rounded(b_tensor) : b_tensor;
         const auto backend = make_device_backend(0, {.precision = precision});
         rung("production", precision, [&] { backend->linear_grad_x(x, y, nullptr, c_tensor); });
-        const bool hopper = properties.major == 9 && std::strstr(CONVOY_MACHINE_CODE, "90a");
-        if (is_bf16 && (kIsEmulator || hopper) && J % 8 == 0 && L % 8 == 0) {
+        if (is_bf16 && has_group_products(properties) && J % 8 == 0 && L % 8 == 0) {
             hopper_rungs(rung, elements<__nv_bfloat16>(x), elements<__nv_bfloat16>(y), c, I, J, L,
                          properties.multiProcessorCount);
-            setenv("CONVOY_TEST_TMA", "on", 1);
-            const auto by_tma = make_device_backend(0, {.precision = precision});
-            unsetenv("CONVOY_TEST_TMA");
-            rung("production/TMA", precision,
-                 [&] { by_tma->linear_grad_x(x, y, nullptr, c_tensor); });
+            for (const char* tiles : {"on", "wide"}) {
+                setenv("CONVOY_TEST_TMA", tiles, 1);
+                const auto by_tma = make_device_backend(0, {.precision = precision});
+                unsetenv("CONVOY_TEST_TMA");
+                rung(cat("production/", *tiles == 'o' ? "TMA" : tiles).c_str(), precision,
+                     [&] { by_tma->linear_grad_x(x, y, nullptr, c_tensor); });
+            }
         }
         if (cublas) rung("cuBLAS", precision, [&] { cublas->product(precision, x, y, c_tensor); });
     }
