@@ -59,8 +59,8 @@ TEST_CASE("the built-in networks have torchvision's number of parameters at 1000
     for (auto& [name, params, gflop] : cases) {
         CAPTURE(name);
         Bare model(name, 1000);
-        CHECK(model.params.model_elems() == params);
-        CHECK(model.params.trained_elems() == params);
+        CHECK(model.params.model_elems == params);
+        CHECK(model.params.trained_elems == params);
         double flops = 0;
         for (const LayerLine& line : model.lines) flops += line.flops;
         CHECK(flops / 1e9 == doctest::Approx(gflop).epsilon(0.001));
@@ -72,7 +72,7 @@ TEST_CASE("the built-in networks have torchvision's number of parameters at 1000
                                       {"efficientnet_lite2", 6'092'072u, 260}}) {
         CAPTURE(name);
         const Bare model(name, 1000);
-        CHECK(model.params.trained_elems() == params);
+        CHECK(model.params.trained_elems == params);
         CHECK(input_of(name).H == side);
         const ModelText text = parse_model(model_text(name), name);
         CHECK(text.statistics.mean[1] == doctest::Approx(127 / 255.));
@@ -91,7 +91,7 @@ TEST_CASE("the built-in networks have torchvision's number of parameters at 1000
         CHECK(lite.params.find(name)->shape == shape);
     }
     // He et al. count 0.27 million with shortcuts of option A; option B adds two of 1x1.
-    CHECK(Bare("resnet20", 10).params.trained_elems() == 269'722 + 16 * 32 + 64 + 32 * 64 + 128);
+    CHECK(Bare("resnet20", 10).params.trained_elems == 269'722 + 16 * 32 + 64 + 32 * 64 + 128);
 }
 
 TEST_CASE("the input is --size where it is given; channels as --size says, or the text, or 3") {

@@ -47,7 +47,7 @@ class TimedModel {
         // Reads x, dy and w, writes dx, adds to dw.
         for (const LayerLine& line : model_.lines())
             add(trace.names[line.layer + trace.layers], line, "backward", 2, 3);
-        const size_t trained = model_.params().trained_elems();  // read once more for NaN
+        const size_t trained = model_.params().trained_elems;  // read once more for NaN
         add(kTraceUpdate, {"update", cat(trained, " parameters"), "", 6 * 4.0 * double(trained)});
     }
 

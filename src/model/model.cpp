@@ -115,7 +115,7 @@ std::string Model::table() const {
     for (const LayerLine& line : lines_)
         add(line.name, cat(line.what, line.frozen ? ", frozen" : ""), image_text(line.output),
             commas(line.params), gflop(line.flops));
-    const size_t all = params_->model_elems(), trained = params_->trained_elems();
+    const size_t all = params_->model_elems, trained = params_->trained_elems;
     add("total", all == trained ? "" : commas(trained) + " trained", "", commas(all),
         gflop(forward_flops()));
     return text;

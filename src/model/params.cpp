@@ -35,6 +35,8 @@ Param& Params::add(Param param) {
         return *found;
     }
     if (found) fail("two parameters are named '", param.name, "'");
+    if (!param.running) model_elems += param.shape.elems();
+    if (!param.running && !param.frozen) trained_elems += param.shape.elems();
     params_.push_back(std::make_unique<Param>(std::move(param)));
     return *params_.back();
 }
@@ -108,7 +110,7 @@ void Params::refresh(Backend& backend) {
 }
 
 void Params::clear_grads(Backend& backend) {
-    for (const Range& range : owned) backend.fill(grads + range.begin, range.end - range.begin, 0);
+    for (const Range& range : owned) backend.fill(grads + range.begin, range.size(), 0);
 }
 
 std::vector<Param*> Params::all() {
@@ -129,18 +131,6 @@ Param* Params::find(const std::string& name) {
     for (auto& param : params_)
         if (param->name == name) return param.get();
     return nullptr;
-}
-
-size_t Params::model_elems() const {
-    size_t n = 0;
-    for (auto& param : params_) n += param->running ? 0 : param->shape.elems();
-    return n;
-}
-
-size_t Params::trained_elems() const {
-    size_t n = 0;
-    for (auto& param : params_) n += param->running || param->frozen ? 0 : param->shape.elems();
-    return n;
 }
 
 }  // namespace convoy

@@ -101,9 +101,9 @@ class Params {
     std::vector<Param*> all();  // in arena order (before allocate: in the order of the adds)
     std::vector<Param*> backward_order();  // own trained params, in the order of the backward pass
     Param* find(const std::string& name);  // or null
-    size_t model_elems() const;            // without statistics and padding
-    size_t trained_elems() const;          // … that are not frozen
 
+    size_t model_elems = 0;    // without statistics and padding
+    size_t trained_elems = 0;  // … that are not frozen
     float* weights = nullptr;
     float* grads = nullptr;
     size_t trained_size = 0;  // floats of the trained part, padding included
@@ -115,6 +115,7 @@ class Params {
     // The ranges of both arenas with gradients of own params.
     struct Range {
         size_t begin, end;
+        size_t size() const { return end - begin; }
     };
     std::vector<Range> owned;
     bool is_whole = true;  // all params are own

@@ -170,7 +170,7 @@ void RunMessages::print_settings(double base_lr) const {
     row("data", setup_.data.description);
     row("classes", join_text(setup_.classes));
     row("model", config_.model, ", input ", input_size_text(model.input()), ", ",
-        count_text(double(model.params().model_elems())), " parameters, ",
+        count_text(double(model.params().model_elems)), " parameters, ",
         fmt::format("{:.2f} GFLOP forward an image", model.forward_flops() / 1e9));
     row("device", engine_.backend->description());
     row("memory", engine_.memory_text());

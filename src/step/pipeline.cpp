@@ -152,9 +152,9 @@ class Pipeline final : public Sync {
         for (const Params::Range& range : params_.owned) {
             if (optimizer_.clips() && range.end <= params_.trained_size) {
                 float* const sum = block->counters + StepCounters::kSquares;
-                backend_.sum_squares(params_.grads + range.begin, range.end - range.begin, sum);
+                backend_.sum_squares(params_.grads + range.begin, range.size(), sum);
             }
-            backend_.check_finite(params_.grads + range.begin, range.end - range.begin,
+            backend_.check_finite(params_.grads + range.begin, range.size(),
                                   params_.counters() + StepCounters::kCount, &block->state);
             backend_.download(&mine, block, sizeof mine);
             finite &= mine.state.first_bad < 0;
