@@ -42,6 +42,13 @@ struct Value {
         ENSURE(buffer->data, "a planned tensor is read before place()");
         return {buffer->data, {N, shape.H, shape.W, shape.C}, type};
     }
+    // x, copied to this buffer if there is one.
+    Tensor copy_of(Tensor x, Backend& backend) const {
+        if (!buffer) return x;
+        const Tensor copy = first(x.N);
+        backend.copy(copy, x);
+        return copy;
+    }
 };
 
 class MemoryPlan {

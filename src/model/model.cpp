@@ -68,11 +68,7 @@ Tensor Model::forward(Tensor x, const Pass& pass) {
     ENSURE(x.type == plan_.type(), "images of ", name_of(x.type));
     ENSURE(training_ || !pass.training, "planned for evaluation only");
     if (pass.refresh) params_->refresh(backend_);
-    x = layers_.forward(x, pass);
-    if (!logits_) return x;
-    const Tensor logits = logits_.first(x.N);
-    backend_.copy(logits, x);
-    return logits;
+    return logits_.copy_of(layers_.forward(x, pass), backend_);
 }
 
 Tensor Model::dlogits(int N) {

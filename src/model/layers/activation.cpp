@@ -29,9 +29,8 @@ class ActivationLayer final : public Layer {
     }
 
     Tensor forward(Tensor x, const Pass&) override {
-        Tensor y = of_ = x;
-        if (copy_) backend_.copy(y = copy_.first(x.N), x);
-        if (!relu_.f.needs_x()) of_ = y;
+        const Tensor y = copy_.copy_of(x, backend_);
+        of_ = relu_.f.needs_x() ? x : y;
         backend_.activate(y, relu_.f);
         return y;
     }

@@ -33,10 +33,7 @@ class Dropout final : public Layer {
     }
     // A planned copy is made in evaluation too, because later layers may work in place on it.
     Tensor drop(Tensor x, const Value& copy, const Pass& pass) {
-        if (copy) {
-            backend_.copy(copy.first(x.N), x);
-            x = copy.first(x.N);
-        }
+        x = copy.copy_of(x, backend_);
         if (!pass.training || p_ == 0) return x;
         ENSURE(pass.samples.size() == size_t(x.N), pass.samples.size(), " sample numbers for ", x.N,
                " images");

@@ -70,10 +70,7 @@ struct FusedRelu {
     }
     Tensor grad(Tensor dy, Tensor y, Backend& backend) const {
         if (!needs_grad()) return dy;
-        if (copy) {
-            backend.copy(copy.first(dy.N), dy);
-            dy = copy.first(dy.N);
-        }
+        dy = copy.copy_of(dy, backend);
         backend.activate_grad(y, dy, f);
         return dy;
     }

@@ -104,9 +104,9 @@ class Residual final : public Layer {
         const Tensor from_shortcut =
             shortcut_.backward(norm_ ? norm_->addend_grad : dy, pass, listener);
         if (norm_) norm_->call_ready(listener);
-        const Tensor dx = main_.backward(dy, pass, listener), sum = sum_ ? sum_.first(dy.N) : dx;
+        const Tensor dx = main_.backward(dy, pass, listener);
         if (!needs_dx_) return {};
-        if (sum_) backend_.copy(sum, dx);
+        const Tensor sum = sum_.copy_of(dx, backend_);
         if (main_.adds) return sum;
         backend_.add(sum, from_shortcut);
         if (mask_dx_) backend_.activate_grad(x_, sum);
