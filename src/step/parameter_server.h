@@ -18,17 +18,10 @@
 
 namespace convoy {
 
-struct Slice {
-    size_t begin, end;  // floats of the arenas
-    size_t size() const { return end - begin; }
-};
+using Slice = Params::Range;
 
 // How the weights are divided: into one slice for each server, and the slices into buckets.
 struct ServerSlices {
-    struct Bucket {
-        int server;
-        Slice slice;
-    };
     static constexpr size_t kLargestBucket = 4 << 20;  // bytes
 
     ServerSlices(size_t floats, int servers, size_t bucket_bytes)
@@ -37,7 +30,7 @@ struct ServerSlices {
         for (int s = servers - 1; s >= 0; --s)
             for (auto [begin, end] = of(s); end > begin;) {
                 const size_t n = std::min(most, end - begin);
-                buckets.push_back({s, {end - n, end}});
+                buckets.emplace_back(s, Slice{end - n, end});
                 end -= n;
             }
     }
@@ -49,7 +42,7 @@ struct ServerSlices {
 
     const size_t floats;
     const int servers;
-    std::vector<Bucket> buckets;  // of all slices, from the back
+    std::vector<std::pair<int, Slice>> buckets;  // server, part of its slice; from the back
 };
 
 enum ServerChannel { kGradients, kWeights };  // of the messages between workers and servers
