@@ -236,8 +236,10 @@ static Sums sums_from(const json& j) { return {j[0], j[1], j[2], j[3], j[4]}; }
 std::vector<json> Recovery::tell() {
     const RunProgress& p = progress_;
     const double own_share = agreed_ ? 0 : setup_.shares.newcomer;
+    std::vector<size_t> sizes;
+    for (const std::span<float> arena : engine_.optimizer->arenas()) sizes.push_back(arena.size());
     const auto all = gather_json(communicator_, {{"step", p.at.step},
-                                                 {"sizes", sizes_of(engine_.optimizer->arenas())},
+                                                 {"sizes", sizes},
                                                  {"shares", setup_.shares.weights},
                                                  {"share", own_share},
                                                  {"epoch", p.at.epoch},
@@ -283,9 +285,8 @@ void Recovery::agree(const std::vector<json>& all, size_t root) {
     std::vector<bool> has_step;  // the root's: then the state should be the same
     for (const json& one : all) has_step.push_back(one["step"] == its["step"]);
     const Difference found =
-        compare_with(int(root), has_step, engine_.model->params(), engine_.optimizer->arenas(),
-                     its["sizes"], *engine_.backend, communicator_);
-    take(found, engine_.optimizer->arenas(), *engine_.backend);
+        take_from(int(root), has_step, engine_.model->params(), engine_.optimizer->arenas(),
+                  *engine_.backend, communicator_);
     if (!found.ranks.empty() && has_step[size_t(setup_.rank())])
         tell_unequal(found, int(root), its["step"]);
     follow(its);
@@ -335,12 +336,10 @@ void Recovery::compare_weights() {
     checked_step_ = progress_.at.step;
     const Sync::Twins twins = *engine_.sync().twins(/*met=*/true);
     if (twins.communicator.world() == 1) return;
-    const std::vector<std::span<float>> arenas = engine_.optimizer->arenas();
-    Difference found = compare_with(0, std::vector<bool>(size_t(twins.communicator.world()), true),
-                                    engine_.model->params(), arenas, sizes_of(arenas),
-                                    *engine_.backend, twins.communicator);
+    Difference found = take_from(0, std::vector<bool>(size_t(twins.communicator.world()), true),
+                                 engine_.model->params(), engine_.optimizer->arenas(),
+                                 *engine_.backend, twins.communicator);
     if (found.ranks.empty()) return;
-    take(found, arenas, *engine_.backend);
     for (int& rank : found.ranks) rank = rank * twins.stride + twins.first;
     engine_.sync().changed();
     tell_unequal(found, twins.first, progress_.at.step);

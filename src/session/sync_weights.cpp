@@ -5,8 +5,8 @@
 namespace convoy {
 
 struct Held {  // a part of an arena, as this rank has it
-    size_t arena, begin, size;
-    std::span<float> host = {};  // the arena itself, or `copy` if the host cannot read it
+    size_t arena, begin;
+    std::span<float> host;  // the arena itself, or `copy` if the host cannot read it
     std::vector<float> copy = {};
 };
 
@@ -29,33 +29,25 @@ static std::string first_difference(const std::vector<Held>& parts, Params& para
     return t < names.size() ? names[t] : "padding";
 }
 
-std::vector<size_t> sizes_of(const std::vector<std::span<float>>& arenas) {
-    std::vector<size_t> sizes;
-    for (const auto& arena : arenas) sizes.push_back(arena.size());
-    return sizes;
-}
-
-Difference compare_with(int root, const std::vector<bool>& same, Params& params,
-                        const std::vector<std::span<float>>& arenas,
-                        const std::vector<size_t>& sizes, Backend& backend,
-                        Communicator& communicator) {
+Difference take_from(int root, const std::vector<bool>& same, Params& params,
+                     const std::vector<std::span<float>>& arenas, Backend& backend,
+                     Communicator& communicator) {
     std::vector<Held> parts;
-    for (size_t i = 0; i < sizes.size(); ++i)
-        for (const Params::Range& range :
-             params.is_whole ? std::vector{Params::Range{0, sizes[i]}} : params.owned)
-            if (range.end <= sizes[i]) parts.push_back({i, range.begin, range.end - range.begin});
-    std::vector<uint64_t> mine(parts.size());
+    std::vector<uint64_t> mine;
     backend.synchronize();
-    for (size_t p = 0; p < parts.size() && !arenas.empty(); ++p) {
-        Held& part = parts[p];
-        part.host = arenas[part.arena].subspan(part.begin, part.size);
-        if (!backend.host_visible()) {
-            part.copy.resize(part.size);
-            backend.download(part.copy.data(), part.host.data(), part.size * sizeof(float));
-            part.host = part.copy;
+    for (size_t i = 0; i < arenas.size(); ++i)
+        for (const Params::Range& range :
+             params.is_whole ? std::vector{Params::Range{0, arenas[i].size()}} : params.owned) {
+            if (range.end > arenas[i].size()) continue;
+            Held& part =
+                parts.emplace_back(i, range.begin, arenas[i].subspan(range.begin, range.size()));
+            if (!backend.host_visible()) {
+                part.copy.resize(range.size());
+                backend.download(part.copy.data(), part.host.data(), part.host.size_bytes());
+                part.host = part.copy;
+            }
+            mine.push_back(checksum(part.host));
         }
-        mine[p] = checksum(part.host);
-    }
     const auto all = gather_lists(communicator, mine);
 
     Difference found;
@@ -64,22 +56,21 @@ Difference compare_with(int root, const std::vector<bool>& same, Params& params,
         if (same[rank] && all[rank] != right) found.ranks.push_back(int(rank));
     if (!found.ranks.empty())
         found.tensor = first_difference(parts, params, root, found.ranks[0], communicator);
+    std::vector<std::pair<float*, std::vector<float>>> lacked;  // by this rank
     for (size_t p = 0; p < parts.size(); ++p) {
         const auto has_it = [&](const auto& sums) { return sums[p] == right[p]; };
         if (std::ranges::all_of(all, has_it)) continue;
-        Held& part = parts[p];
+        const Held& part = parts[p];
         std::vector<float> got;  // even if this rank already has the values
-        if (communicator.rank() != root) got.resize(part.size);
+        if (communicator.rank() != root) got.resize(part.host.size());
         const std::span<float> values = got.empty() ? part.host : got;
         communicator.broadcast(std::as_writable_bytes(values), root);
-        if (mine[p] != right[p]) found.theirs.push_back({part.arena, part.begin, std::move(got)});
+        if (mine[p] != right[p])
+            lacked.emplace_back(arenas[part.arena].data() + part.begin, std::move(got));
     }
+    for (const auto& [place, values] : lacked)
+        backend.upload(place, values.data(), values.size() * sizeof(float));
     return found;
-}
-
-void take(const Difference& found, const std::vector<std::span<float>>& arenas, Backend& backend) {
-    for (const auto& [arena, begin, values] : found.theirs)
-        backend.upload(arenas[arena].data() + begin, values.data(), values.size() * sizeof(float));
 }
 
 }  // namespace convoy
