@@ -64,6 +64,11 @@ static std::vector<uint8_t> small_jpeg(const Source& source, uint64_t sample) tr
     return {};
 }
 
+// The numbers of bins or classes, which are floats.
+static std::span<float> floats_of(auto& all) {
+    return {reinterpret_cast<float*>(all.data()), all.size() * sizeof all[0] / sizeof(float)};
+}
+
 void Quality::gather(Communicator& communicator, const Source& source) {
     nlohmann::json mine = nlohmann::json::array();
     for (const auto& [probability, truth, guess, sample, name, jpeg] : worst) {
@@ -74,15 +79,8 @@ void Quality::gather(Communicator& communicator, const Source& source) {
     worst.clear();
     for (const auto& rank : gather_json(communicator, mine))
         for (const auto& m : rank) keep_worst(worst, {m[0], m[1], m[2], m[3], m[4], m[5]});
-    std::vector<float> numbers = pairs;
-    for (const Bin& bin : bins)
-        numbers.insert(numbers.end(), {bin.images, bin.right, bin.probability});
-    communicator.allreduce_sum(numbers).get();
-    std::copy_n(numbers.begin(), pairs.size(), pairs.begin());
-    for (size_t i = 0; i < kBins; ++i) {
-        const float* of_bin = &numbers[pairs.size() + 3 * i];
-        bins[i] = {of_bin[0], of_bin[1], of_bin[2]};
-    }
+    communicator.allreduce_sum(pairs).get();
+    communicator.allreduce_sum(floats_of(bins)).get();
 }
 
 ClassQuality Quality::of_class(int c) const {
@@ -95,15 +93,9 @@ ClassQuality Quality::of_class(int c) const {
 }
 
 std::vector<ClassQuality> Quality::classes_of_all(Communicator& communicator) const {
-    std::vector<float> numbers;
-    for (int c = 0; !pairs.empty() && c < classes; ++c) {
-        const ClassQuality one = of_class(c);
-        numbers.insert(numbers.end(), {float(one.images), float(one.guessed), float(one.right)});
-    }
-    communicator.allreduce_sum(numbers).get();
     std::vector<ClassQuality> all;
-    for (size_t i = 0; i < numbers.size(); i += 3)
-        all.push_back({numbers[i], numbers[i + 1], numbers[i + 2]});
+    for (int c = 0; !pairs.empty() && c < classes; ++c) all.push_back(of_class(c));
+    communicator.allreduce_sum(floats_of(all)).get();
     return all;
 }
 
@@ -113,7 +105,7 @@ nlohmann::json class_fields(const std::vector<ClassQuality>& all) {
     for (const ClassQuality& one : all) {
         recall.push_back(one.recall());
         if (one.images == 0) continue;
-        least = std::min(least, one.images), most = std::max(most, one.images);
+        least = std::min<double>(least, one.images), most = std::max<double>(most, one.images);
         f1 += one.f1(), ++count;
     }
     if (most <= 3 * least) return nlohmann::json::object();

@@ -29,11 +29,11 @@ struct Mistake {
 };
 
 struct ClassQuality {
-    double images, guessed, right;  // images of the class; guesses of it; right guesses
+    float images, guessed, right;  // images of the class; guesses of it; right guesses
     // 0 instead of a division by 0.
-    double precision() const { return guessed > 0 ? right / guessed : 0; }
-    double recall() const { return images > 0 ? right / images : 0; }
-    double f1() const { return images + guessed > 0 ? 2 * right / (images + guessed) : 0; }
+    double precision() const { return guessed > 0 ? double(right) / guessed : 0; }
+    double recall() const { return images > 0 ? double(right) / images : 0; }
+    double f1() const { return images + guessed > 0 ? 2.0 * right / (images + guessed) : 0; }
 };
 
 // The fields "macro_f1" and "recall" (of each class) of an event, and their text ("macro F1 0.713
@@ -54,9 +54,9 @@ class Quality {
     // logits: n × classes, finite or not.
     void add(const Batch& batch, std::span<const float> logits);
     void add(const Batch& batch, Tensor logits, Backend& backend) {
-        logits_.resize(logits.elems());
-        backend.download(logits_.data(), logits.data, logits_.size() * sizeof(float));
-        add(batch, logits_);
+        std::vector<float> rows(logits.elems());
+        backend.download(rows.data(), logits.data, rows.size() * sizeof(float));
+        add(batch, rows);
     }
     // Adds up all ranks, on all ranks. Collective. Reads the mistakes again from `source`.
     void gather(Communicator& communicator, const Source& source);
@@ -84,9 +84,6 @@ class Quality {
     };
     std::vector<Bin> bins;
     std::vector<Mistake> worst;  // the worst first
-
- private:
-    std::vector<float> logits_;
 };
 
 }  // namespace convoy
