@@ -54,41 +54,33 @@ TEST_CASE(
     CHECK_FAILS(device_for("cuda", LocalRank{1, 1, ""}, 1, false), "there is 1 GPU for 2 ranks");
 }
 
-TEST_CASE("device: ranks on one GPU are found by its UUID, whatever its number") {
-    const std::vector<RankDevice> devices = {{"cuda:0", "GPU-a", false}, {"cpu", "", false},
-                                             {"cuda:0", "GPU-b", true},  {"cuda:1", "GPU-a", true},
-                                             {"cuda:5", "GPU-b", true},  {"cpu", "", false}};
-    const std::vector<SharedDevice> shared = shared_devices(devices);
-    REQUIRE(shared.size() == 2);
-    CHECK(shared[0].sentence == "rank 0 (cuda:0), rank 3 (cuda:1) compute on the same GPU, GPU-a");
-    CHECK(!shared[0].intended);  // rank 0 did not ask for it by number
-    CHECK(shared[1].sentence.find("rank 2 (cuda:0), rank 4 (cuda:5)") == 0);
-    CHECK(shared[1].intended);
-    CHECK(shared_devices(std::span(devices).first(3)).empty());
-}
-
-TEST_CASE("device: the comparison ends the job on every rank, or is a notice of rank 0") {
-    const auto compare = [](bool by_number, const std::string& of_rank_1) {
+TEST_CASE("device: two ranks on one GPU end the job on every rank, or are a notice of rank 0") {
+    // Returns the notices. refused: the beginning of the error of every rank; "": there is none.
+    const auto compare = [](const std::vector<RankDevice>& devices, const std::string& refused) {
         Diary diary;
-        std::atomic<int> refused = 0;
         run_ranks(
-            2, [](JoinOptions&) {},
+            int(devices.size()), [](JoinOptions&) {},
             [&](Job& job) {
-                const bool first = job.communicator->rank() == 0;
                 const std::string error = error_of([&] {
-                    compare_devices(*job.communicator,
-                                    {"cuda:0", first ? "GPU-a" : of_rank_1, by_number || first},
+                    compare_devices(*job.communicator, devices[size_t(job.communicator->rank())],
                                     diary.log);
                 });
-                if (error.empty()) return;
-                CHECK(error.find("rank 0 (cuda:0), rank 1 (cuda:0)") == 0);
-                ++refused;
+                CHECK(error.starts_with(refused));
+                CHECK(error.empty() == refused.empty());
             });
-        return std::pair(refused.load(), contains(diary.text(), "as asked for"));
+        return diary.text();
     };
-    CHECK(compare(false, "GPU-a") == std::pair(2, false));
-    CHECK(compare(true, "GPU-a") == std::pair(0, true));
-    CHECK(compare(false, "GPU-b") == std::pair(0, false));
+    std::vector<RankDevice> devices = {{"cuda:0", "GPU-a", false}, {"cpu", "", false},
+                                       {"cuda:0", "GPU-b", true},  {"cuda:1", "GPU-a", true},
+                                       {"cuda:5", "GPU-b", true},  {"cpu", "", false}};
+    // Found by its UUID, whatever its number. Rank 0 did not ask for it by number.
+    compare(devices, "rank 0 (cuda:0), rank 3 (cuda:1) compute on the same GPU, GPU-a");
+    devices[0].by_number = true;
+    const std::string notices = compare(devices, "");
+    CHECK(contains(notices, "rank 0 (cuda:0), rank 3 (cuda:1) compute on the same GPU, GPU-a, as"));
+    CHECK(contains(notices, "rank 2 (cuda:0), rank 4 (cuda:5) compute on the same GPU, GPU-b, as"));
+    devices.resize(3);
+    CHECK(compare(devices, "") == "");
 }
 
 TEST_CASE("device: the CPU has no identity, the emulator has one as GPUs do") {

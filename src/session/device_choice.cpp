@@ -43,33 +43,28 @@ std::string device_for(const std::string& device, const LocalRank& local, int gp
     return cat("cuda:", local.number);
 }
 
-std::vector<SharedDevice> shared_devices(std::span<const RankDevice> devices) {
-    std::map<std::string, std::vector<size_t>> ranks_of;
-    for (size_t rank = 0; rank < devices.size(); ++rank)
-        if (!devices[rank].identity.empty()) ranks_of[devices[rank].identity].push_back(rank);
-    std::vector<SharedDevice> shared;
-    for (const auto& [identity, ranks] : ranks_of) {
-        if (ranks.size() < 2) continue;
-        std::vector<std::string> names;
-        for (const size_t rank : ranks)
-            names.push_back(cat("rank ", rank, " (", devices[rank].device, ")"));
-        shared.push_back({cat(join_text(names), " compute on the same GPU, ", identity),
-                          std::all_of(ranks.begin(), ranks.end(),
-                                      [&](size_t rank) { return devices[rank].by_number; })});
-    }
-    return shared;
-}
-
 void compare_devices(Communicator& communicator, const RankDevice& mine, Log& log) {
-    std::vector<RankDevice> devices;
-    for (const json& one : gather_json(communicator, {mine.device, mine.identity, mine.by_number}))
-        devices.push_back({one[0], one[1], one[2]});
-    for (const SharedDevice& shared : shared_devices(devices)) {
-        if (!shared.intended)
-            fail(shared.sentence,
+    struct Users {
+        std::vector<std::string> ranks;
+        bool intended = true;  // all of them chose it by number
+    };
+    std::map<std::string, Users> users_of;  // by identity
+    int rank = 0;
+    for (const json& one :
+         gather_json(communicator, {mine.device, mine.identity, mine.by_number})) {
+        Users& users = users_of[one[1]];
+        users.ranks.push_back(cat("rank ", rank++, " (", one[0].get<std::string>(), ")"));
+        users.intended &= one[2].get<bool>();
+    }
+    for (const auto& [identity, users] : users_of) {
+        if (identity.empty() || users.ranks.size() < 2) continue;
+        const std::string found =
+            cat(join_text(users.ranks), " compute on the same GPU, ", identity);
+        if (!users.intended)
+            fail(found,
                  "; give each of these ranks its own GPU by --device cuda:N, or give all "
                  "of them the same N if they should share one GPU");
-        if (communicator.rank() == 0) log.notice(shared.sentence, ", as asked for");
+        if (communicator.rank() == 0) log.notice(found, ", as asked for");
     }
 }
 

@@ -27,16 +27,9 @@ std::string device_for(const std::string& device, const LocalRank& local, int gp
 
 // What a rank computes on.
 struct RankDevice {
-    std::string device, identity;  // "cuda:0", device_identity("cuda:0")
+    std::string device, identity;  // "cuda:0", device_identity("cuda:0"); "": a CPU
     bool by_number = false;        // the user gave --device cuda:N
 };
-struct SharedDevice {
-    std::string sentence;   // which ranks, which GPU
-    bool intended = false;  // all these ranks chose it by number
-};
-// Devices that more than one rank uses. `devices` is by rank. Empty identities (CPUs) do not count.
-std::vector<SharedDevice> shared_devices(std::span<const RankDevice> devices);
-
 // Collective. Throws Error on all ranks if two ranks compute on one GPU. If all ranks of this GPU
 // chose it by number, rank 0 logs it instead.
 void compare_devices(Communicator& communicator, const RankDevice& mine, Log& log);
