@@ -36,13 +36,13 @@ class Pipeline final : public Sync {
     // model must not be planned, because twins of it compute the passes.
     explicit Pipeline(const SyncParts& parts)
         : Sync(parts.communicator, parts.model.params(), parts.backend),
-          stages_(parts.config.pipeline),
+          stages_(parts.options.config.pipeline),
           stage_(communicator_.rank() % stages_),
           pipelines_(communicator_.world() / stages_),
-          images_(stage_images(parts.config, pipelines_, parts.model.has_batch_norm())),
-          wire_type_(parts.config.wire == WireType::kBf16 ? Type::kBfloat16
-                                                          : parts.backend.activations()),
-          cuts_(parts.cuts),
+          images_(stage_images(parts.options.config, pipelines_, parts.model.has_batch_norm())),
+          wire_type_(parts.options.config.wire == WireType::kBf16 ? Type::kBfloat16
+                                                                  : parts.backend.activations()),
+          cuts_(parts.options.cuts),
           model_(parts.model),
           optimizer_(parts.optimizer) {
         const int rank = communicator_.rank();
@@ -54,10 +54,10 @@ class Pipeline final : public Sync {
         for (int r = 0; r < pipelines_; ++r) twins.push_back(r * stages_ + stage_);
         group_ =
             pipelines_ > 1 ? communicator_.open_group(twins) : std::make_unique<Communicator>();
-        Config summing = parts.config;
+        Config summing = parts.options.config;
         summing.factors = FactorMode::kOff;
         reducer_ = std::make_unique<GradReducer>(params_, backend_, *group_, summing,
-                                                 parts.bucket_bytes, parts.track);
+                                                 parts.options.bucket_bytes, parts.options.track);
 
         // One more than 1f1b needs, so that the next stage does not wait for the network.
         const size_t held = std::min(BatchCutter::most(images_, model_.max_batch()),

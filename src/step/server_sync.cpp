@@ -37,10 +37,12 @@ class ServerSync final : public Sync {
     // async:S:0 is server:S. There may be fewer than S servers after ranks were lost.
     explicit ServerSync(const SyncParts& parts)
         : Sync(parts.communicator, parts.model.params(), parts.backend),
-          staleness_(parts.config.sync == SyncKind::kAsync ? parts.config.staleness : 0),
+          staleness_(parts.options.config.sync == SyncKind::kAsync ? parts.options.config.staleness
+                                                                   : 0),
           optimizer_(parts.optimizer),
-          slices_(params_.updated_size, std::min(parts.config.servers, communicator_.world()),
-                  parts.bucket_bytes),
+          slices_(params_.updated_size,
+                  std::min(parts.options.config.servers, communicator_.world()),
+                  parts.options.bucket_bytes),
           order_(params_.backward_order()) {
         if (!backend_.host_visible())
             fail("--sync server and async work on CPUs: choose --device cpu, or --sync ring");

@@ -26,17 +26,29 @@
 
 namespace convoy {
 
-// What a Sync works on. All of it must outlive the Sync; the config only its construction.
+struct TrainerOptions {
+    TrainerOptions(const Config& its_config) : config(its_config) {}
+    Config config;
+    size_t bucket_bytes = kDefaultBucketBytes;
+    std::vector<size_t> cuts = {};           // --sync pipeline: the first layer of each stage
+    std::vector<int64_t> class_images = {};  // for --balance
+    // A backend for each replica (replicas.h), which must outlive the trainer; or none.
+    std::span<const std::unique_ptr<Backend>> replicas = {};
+    Tracer* tracer = nullptr;
+    Track* track = nullptr;      // of the thread that trains
+    SpanSink* device = nullptr;  // Backend::trace
+    // The device records the times of layers for these steps (counted from 1). For other steps it
+    // records only passes, because an event costs the host about a microsecond.
+    int64_t first_traced = 0, last_traced = -1;
+};
+
+// What a Sync works on. All of it must outlive the Sync.
 struct SyncParts {
-    const Config& config;
+    const TrainerOptions& options;
     Model& model;
     Optimizer& optimizer;
     Backend& backend;
     Communicator& communicator;
-    size_t bucket_bytes;
-    Track* track;
-    SpanSink* device;
-    std::vector<size_t> cuts;  // a pipeline: the first layer of each stage
 };
 
 class Sync : public GradListener, public BatchPasses {

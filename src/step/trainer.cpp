@@ -147,12 +147,14 @@ void Trainer::fail_at(size_t bad, const Position& at) {
 
 // From the options to the way to synchronise.
 static std::unique_ptr<Sync> make_sync(const SyncParts& parts) {
-    const Config& config = parts.config;
+    const TrainerOptions& options = parts.options;
+    const Config& config = options.config;
     if (config.pipeline > 1) return make_pipeline(parts);
     if (config.sync != SyncKind::kRing) return make_server_sync(parts);
     if (config.sync_every > 1 && parts.communicator.world() > 1) return make_weight_average(parts);
     return std::make_unique<GradReducer>(parts.model.params(), parts.backend, parts.communicator,
-                                         config, parts.bucket_bytes, parts.track, parts.device);
+                                         config, options.bucket_bytes, options.track,
+                                         options.device);
 }
 
 Trainer::Trainer(const TrainerOptions& options, Backend& backend, Communicator& communicator,
@@ -162,8 +164,7 @@ Trainer::Trainer(const TrainerOptions& options, Backend& backend, Communicator& 
       communicator_(communicator),
       model_(model),
       optimizer_(optimizer),
-      sync_(make_sync({options_.config, model, optimizer, backend, communicator,
-                       options.bucket_bytes, options.track, options.device, options.cuts})),
+      sync_(make_sync({options_, model, optimizer, backend, communicator})),
       passes_(options.replicas.empty()
                   ? static_cast<BatchPasses&>(*sync_)
                   : replicas_.emplace(model, backend, options.replicas, model.planned())),

@@ -32,10 +32,10 @@ class WeightAverage final : public Sync {
  public:
     explicit WeightAverage(const SyncParts& parts)
         : Sync(parts.communicator, parts.model.params(), parts.backend),
-          every_(parts.config.sync_every),
-          bf16_wire_(parts.config.wire == WireType::kBf16),
-          lr_(float(parts.config.outer_lr)),
-          momentum_(float(parts.config.outer_momentum)),
+          every_(parts.options.config.sync_every),
+          bf16_wire_(parts.options.config.wire == WireType::kBf16),
+          lr_(float(parts.options.config.outer_lr)),
+          momentum_(float(parts.options.config.outer_momentum)),
           optimizer_(parts.optimizer),
           host_(backend_.host_visible() ? nullptr : backend_.alloc_host(params_.grads_size)) {
         for (float* state : optimizer_.inner())
