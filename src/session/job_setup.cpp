@@ -300,10 +300,7 @@ static void cut_stages(JobSetup& setup) {
         const StagePlan plan = plan_stages(
             setup.model_text, model_options(config, int(setup.classes.size())),
             [&] { return make_backend(config); }, config, world / stages);
-        const std::string text =
-            cat(plan.text, fmt::format(": at best {:.0f} % of {} times one rank's speed",
-                                       100 * plan.efficiency, stages));
-        found = {{"cuts", plan.cuts}, {"text", text}};
+        found = {{"cuts", plan.cuts}, {"text", plan.text}};
     }
     found = broadcast_json(setup.communicator(), found);
     setup.cuts = found["cuts"].get<std::vector<size_t>>();

@@ -129,7 +129,7 @@ StagePlan plan_stages(const std::string& text, ModelOptions options, const NewBa
         for (const TopLayer& layer : outline) costs.push_back(layer.flops);
     StagePlan plan{timed ? balanced_cuts(outline, costs, config.pipeline)
                          : named_cuts(config.split, outline, config.pipeline),
-                   "stages ", 0};
+                   "stages "};
     const double all = std::accumulate(costs.begin(), costs.end(), 0.0);
     double longest = 0;
     for (int s = 0; s < config.pipeline; ++s) {
@@ -145,11 +145,13 @@ StagePlan plan_stages(const std::string& text, ModelOptions options, const NewBa
     }
     const int64_t share = (config.batch + pipelines - 1) / pipelines;
     const int64_t parts = (share + images - 1) / images;
+    const double efficiency =
+        double(parts) / double(parts + config.pipeline - 1) / (longest * double(config.pipeline));
     plan.text += cat(timed ? " of the time; " : " of the operations; ", parts,
                      parts == 1 ? " micro-batch of " : " micro-batches of ",
-                     std::min<int64_t>(images, share), " images");
-    plan.efficiency =
-        double(parts) / double(parts + config.pipeline - 1) / (longest * double(config.pipeline));
+                     std::min<int64_t>(images, share), " images",
+                     fmt::format(": at best {:.0f} % of {} times one rank's speed",
+                                 100 * efficiency, config.pipeline));
     return plan;
 }
 
