@@ -3,6 +3,7 @@
 #include "src/base/check.h"
 #include "src/session/device_choice.h"
 #include "src/step/input.h"
+#include "src/step/stages.h"
 
 namespace convoy {
 
@@ -11,7 +12,8 @@ Engine::Engine(JobSetup& setup, std::function<int()> request)
     const Config& config = setup_.config;
     backend = make_backend(config);
     ModelOptions options = model_options(config, int(setup_.classes.size()));
-    options.stage = setup_.stage();
+    if (const auto& cuts = setup_.cuts; !cuts.empty())
+        options.stage = stage_of(cuts, setup_.rank() % int(cuts.size()));
     options.draw_all = setup_.rank() == 0 && !setup_.fresh;  // the others take rank 0's
     model = std::make_unique<Model>(setup_.model_text, options, *backend);
     optimizer = std::make_unique<Optimizer>(config, model->params(), *backend);

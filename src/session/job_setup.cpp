@@ -72,10 +72,6 @@ LoaderOptions loader_options(const Config& config, const std::vector<double>& sh
             .window = parse_shuffle(config.shuffle)};
 }
 
-LayerRange JobSetup::stage() const {
-    return cuts.empty() ? LayerRange{} : stage_of(cuts, rank() % int(cuts.size()));
-}
-
 // The options that a checkpoint fixes: with another value it would be another run.
 static void refuse_on_resume(const std::string& name, const std::string& was,
                              const std::string& now) {

@@ -46,7 +46,6 @@ struct JobSetup {
     Communicator& communicator() const { return job.communicator(); }
     int rank() const { return job.rank(); }
     int world() const { return job.world(); }
-    LayerRange stage() const;  // of this rank
 };
 
 // Collective. Rank 0 decides every setting of the run (from its checkpoint, its command line and
