@@ -227,11 +227,11 @@ PageServer::PageServer(const std::string& page, const PageState& state)
     : server_(std::make_unique<Server>(page, state)) {}
 PageServer::~PageServer() = default;
 
-std::string PageServer::url(std::string host) const {
+std::string PageServer::url() const {
     char own[256] = "localhost";
     gethostname(own, sizeof own - 1);
     const bool any = server_->address == "0.0.0.0" || server_->address == "::";
-    std::string name = !any ? server_->address : host.empty() ? own : host;
+    std::string name = any ? own : server_->address;
     if (name.find(':') != name.npos) name = cat("[", name, "]");
     return cat("http://", name, ":", server_->bound_port, "/",
                server_->token.empty() ? "" : cat("?t=", server_->token));

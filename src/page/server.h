@@ -37,9 +37,8 @@ class PageServer {
     PageServer(const std::string& page, const PageState& state);
     // Waits up to three seconds if there are viewers, so that they get the last state.
     ~PageServer();
-    // The URL to open in a browser, with the token. host: this machine's name for other machines
-    // ("": its own), used if the server listens on all its addresses.
-    std::string url(std::string host = "") const;
+    // The URL to open in a browser, with the token.
+    std::string url() const;
 
  private:
     struct Server;
