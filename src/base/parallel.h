@@ -29,12 +29,12 @@ inline void for_each_parallel(size_t n, int threads, const std::function<void(si
             }
     };
     std::vector<std::future<void>> workers;
-    for (size_t t = 0; t < std::min(size_t(std::max(threads, 1)), n); ++t) try {
+    for (size_t t = 1; t < std::min(size_t(std::max(threads, 1)), n); ++t) try {
             workers.push_back(std::async(std::launch::async, run));
-        } catch (const std::system_error&) {  // fewer threads do the work
-            if (workers.empty()) throw;
-            break;
+        } catch (const std::system_error&) {
+            break;  // fewer threads do the work
         }
+    run();
     for (auto& worker : workers) worker.get();
     if (failure) std::rethrow_exception(failure);
 }

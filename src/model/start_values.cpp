@@ -4,9 +4,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <thread>
-#include <vector>
 
+#include "src/base/parallel.h"
 #include "src/base/random.h"
 #include "src/model/params.h"
 
@@ -85,13 +84,10 @@ void draw(const Init& init, uint64_t key, size_t first, size_t last, float* out)
 
 void draw_start_values(const Init& init, uint64_t key, size_t n, float* out, int threads) {
     ENSURE(init.kind != Init::kConstant, "a constant is not drawn");
-    constexpr size_t kSmallest = 1 << 16;  // fewer do not need another thread
-    const size_t parts = std::clamp<size_t>(n / kSmallest, 1, size_t(std::max(threads, 1)));
-    const size_t part = (n / parts + 4) / 4 * 4;  // a multiple of 4, and parts·part > n
-    std::vector<std::jthread> pool;
-    for (size_t at = part; at < n; at += part)
-        pool.emplace_back([&, at] { draw(init, key, at, std::min(at + part, n), out); });
-    draw(init, key, 0, std::min(part, n), out);
+    constexpr size_t kPart = 1 << 16;  // a multiple of 4; fewer do not need another thread
+    for_each_parallel((n + kPart - 1) / kPart, threads, [&](size_t i) {
+        draw(init, key, i * kPart, std::min((i + 1) * kPart, n), out);
+    });
 }
 
 }  // namespace convoy
