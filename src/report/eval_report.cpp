@@ -1,8 +1,8 @@
 #include "src/report/eval_report.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "src/base/text.h"
 #include "src/report/html_parts.h"
@@ -18,15 +18,12 @@ std::string percent(Interval interval) {
     return fmt::format("{:.1f}–{:.1f} %", 100 * interval.low, 100 * interval.high);
 }
 
-// The classes that have images, the lowest recall first.
-std::vector<int> worst_first(const Quality& quality) {
-    std::vector<int> order(size_t(quality.classes));
-    std::iota(order.begin(), order.end(), 0);
-    std::vector<double> recall;
-    for (const int c : order) recall.push_back(quality.of_class(c).recall());
-    std::erase_if(order, [&](int c) { return quality.of_class(c).images == 0; });
-    std::ranges::stable_sort(order, {}, [&](int c) { return recall[size_t(c)]; });
-    return order;
+// The classes that have images, by their recall.
+std::multimap<double, int> by_recall(const Quality& quality) {
+    std::multimap<double, int> all;
+    for (int c = 0; c < quality.classes; ++c)
+        if (const auto q = quality.of_class(c); q.images > 0) all.emplace(q.recall(), c);
+    return all;
 }
 
 std::string tiles(const Evaluated& result) {
@@ -45,11 +42,11 @@ std::string tiles(const Evaluated& result) {
 
 std::string class_table(const Evaluated& result) {
     std::vector<std::vector<std::string>> rows;
-    for (const int c : worst_first(result.quality)) {
+    for (const auto& [recall, c] : by_recall(result.quality)) {
         const ClassQuality q = result.quality.of_class(c);
-        rows.push_back({html_text(result.card.classes[size_t(c)]), cat(q.images),
-                        percent(q.recall()), percent(wilson_interval(q.right, q.images)),
-                        percent(q.precision()), fmt::format("{:.3f}", q.f1())});
+        rows.push_back({html_text(result.card.classes[size_t(c)]), cat(q.images), percent(recall),
+                        percent(wilson_interval(q.right, q.images)), percent(q.precision()),
+                        fmt::format("{:.3f}", q.f1())});
     }
     return html_table({"class", "images", "recall", "95 % interval", "precision", "F1"}, rows);
 }
@@ -167,8 +164,8 @@ std::string missed_demands(const Evaluated& result, double min_top1, double min_
                              ", --min-top1 asks for ", percent(min_top1)));
     std::vector<std::string> classes;
     if (min_recall > 0)
-        for (const int c : worst_first(result.quality))
-            if (const double recall = result.quality.of_class(c).recall(); recall < min_recall)
+        for (const auto& [recall, c] : by_recall(result.quality))
+            if (recall < min_recall)
                 classes.push_back(
                     cat("'", printable(result.card.classes[size_t(c)]), "' ", percent(recall)));
     if (!classes.empty())
