@@ -143,26 +143,26 @@ struct LinearArena {
 
 TEST_CASE_FIXTURE(LinearArena, "factors are chosen layer by layer, where they are fewer bytes") {
     // first: 2·(20·30 + 20) = 1240 against B·50 floats; second: 2·60 = 120 against B·23.
-    CHECK(used(24, 4, FactorMode::kAuto) == std::vector<bool>{true, false});
-    CHECK(used(25, 4, FactorMode::kAuto) == std::vector<bool>{false, false});
-    CHECK(used(5, 4, FactorMode::kAuto) == std::vector<bool>{true, true});
-    CHECK(used(6, 4, FactorMode::kAuto) == std::vector<bool>{true, false});
-    CHECK(used(1000, 2, FactorMode::kOn) == std::vector<bool>{true, true});
-    CHECK(used(1, 2, FactorMode::kOff) == std::vector<bool>{false, false});
-    CHECK(used(1, 1, FactorMode::kOn) == std::vector<bool>{false, false});
+    CHECK(used(24, {4}, FactorMode::kAuto) == std::vector<bool>{true, false});
+    CHECK(used(25, {4}, FactorMode::kAuto) == std::vector<bool>{false, false});
+    CHECK(used(5, {4}, FactorMode::kAuto) == std::vector<bool>{true, true});
+    CHECK(used(6, {4}, FactorMode::kAuto) == std::vector<bool>{true, false});
+    CHECK(used(1000, {2}, FactorMode::kOn) == std::vector<bool>{true, true});
+    CHECK(used(1, {2}, FactorMode::kOff) == std::vector<bool>{false, false});
+    CHECK(used(1, {1}, FactorMode::kOn) == std::vector<bool>{false, false});
     // Where a sum goes around two hosts of two ranks it is 1 in place of 3/2 of its bytes; factors
     // stay 3/4 of theirs. In memory that all share a sum sends nothing.
     CHECK(used(16, {4, 2}, FactorMode::kAuto) == std::vector<bool>{true, false});
     CHECK(used(17, {4, 2}, FactorMode::kAuto) == std::vector<bool>{false, false});
     CHECK(used(1, {4, 1}, FactorMode::kAuto) == std::vector<bool>{false, false});
     CHECK(used(1, {4, 1}, FactorMode::kOn) == std::vector<bool>{true, true});
-    const FactorChoice first = choose_factors(params, 10, 4, FactorMode::kAuto)[0];
+    const FactorChoice first = choose_factors(params, 10, {4}, FactorMode::kAuto)[0];
     CHECK(first.dense_bytes == doctest::Approx(2 * 3 / 4. * 4 * 620));
     CHECK(first.factor_bytes == doctest::Approx(3 / 4. * 4 * 10 * 50));
     // 10,000 images of both: 3/4 · 4 · 1e4 · 50 bytes against 2 · 3/4 · 4 · 620.
-    const auto all = choose_factors(params, 10'000, 4, FactorMode::kOn);
-    const std::string fp32 = traffic_text(params, all, 4, false),
-                      bf16 = traffic_text(params, all, 4, true);
+    const auto all = choose_factors(params, 10'000, {4}, FactorMode::kOn);
+    const std::string fp32 = traffic_text(params, all, {4}, false),
+                      bf16 = traffic_text(params, all, {4}, true);
     const auto has = [](const std::string& text, std::initializer_list<const char*> parts) {
         return std::ranges::all_of(parts, [&](const char* part) { return contains(text, part); });
     };

@@ -682,7 +682,7 @@ TEST_CASE("bytes on the wire are those of the formulas, as buckets and as factor
         const auto backend = make_backend("cpu", {1});
         Model model(kNet, {"net", 3, 16, 1, ""}, *backend);
         Params& params = model.params();
-        const auto choices = choose_factors(params, config.batch, 4, factors);
+        const auto choices = choose_factors(params, config.batch, {4}, factors);
         // fp32, all below 16 KB: recursive doubling sends everything log2(4) times, and a gather
         // too, of whose bytes a ring would send 3/4.
         double want = 2.0 * 4 * double(params.grads_size);

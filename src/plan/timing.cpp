@@ -65,9 +65,9 @@ JobTiming time_job(const JobSetup& setup, Communicator& communicator, bool brief
     const bool shares_memory = communicator.around() < world;
     for (int ranks = 0; ranks <= world; ++ranks) {
         const int W = std::max(ranks, 1);
-        const auto choices = choose_factors(model.params(), config.batch, W,
+        const auto choices = choose_factors(model.params(), config.batch, {W},
                                             shares_memory ? FactorMode::kOff : config.factors);
-        timing.sent_bytes.push_back(sent_bytes(model.params(), choices, W));
+        timing.sent_bytes.push_back(sent_bytes(model.params(), choices, {W}));
     }
     if (world > 1) {
         timing.links = communicator.measure_links();

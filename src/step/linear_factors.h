@@ -33,9 +33,7 @@ struct FactorChoice {
 };
 // All ranks, and the ranks of the ring (Communicator::around).
 struct RingSize {
-    RingSize(int all) : RingSize(all, all) {}
-    RingSize(int all, int sum) : ranks(all), around(sum) {}
-    int ranks, around;
+    int ranks, around = ranks;
 };
 
 // The choice for every linear layer, in forward order. batch: images of a step over all ranks.
