@@ -174,13 +174,10 @@ void RunMessages::print_settings(double base_lr) const {
         fmt::format("{:.2f} GFLOP forward an image", model.forward_flops() / 1e9));
     row("device", engine_.backend->description());
     row("memory", engine_.memory_text());
-    if (engine_.images.decoded_bytes > 0)
-        row("decoded", fmt::format("about {:.1f} MB of images on each rank, of which {:.1f} MB are "
-                                   "kept after their first use",
-                                   double(engine_.images.decoded_bytes) / 1e6,
-                                   std::min(double(engine_.images.decoded_bytes),
-                                            double(*engine_.images.room)) /
-                                       1e6));
+    if (const int64_t all = engine_.images.decoded_bytes; all > 0)
+        row("decoded", "about ", bytes_text(double(all)), " of images on each rank, of which ",
+            bytes_text(double(std::min<int64_t>(all, *engine_.images.room))),
+            " are kept after their first use");
     row("threads", engine_.backend->threads(), " compute, ", engine_.sharing.threads, " decode",
         config_.replicas > 1
             ? cat("; ", config_.replicas, " replicas of ",
