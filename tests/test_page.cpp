@@ -271,9 +271,9 @@ TEST_CASE("page: metrics follow Prometheus's rules, and those of a lost rank van
 TEST_CASE("page server: GET and HEAD of its own paths, at its own name, and nothing else") {
     PageState state;
     begin(state, 1);
-    const PageServer server(cat("127.0.0.1:", free_port()), state);
-    const int port = port_of(server.url());
-    CHECK(server.url() == cat("http://127.0.0.1:", port, "/"));
+    const auto server = serve_page(cat("127.0.0.1:", free_port()), state);
+    const int port = port_of(url_of(*server));
+    CHECK(url_of(*server) == cat("http://127.0.0.1:", port, "/"));
     const std::string page = get(port, "/");
     CHECK(page.starts_with("HTTP/1.1 200 OK\r\n"));
     CHECK(contains(page, "Content-Security-Policy: default-src 'none'; script-src 'self';"));
@@ -308,13 +308,13 @@ TEST_CASE("page server: GET and HEAD of its own paths, at its own name, and noth
 TEST_CASE("page server: beyond loopback nobody looks without the token") {
     PageState state;
     begin(state, 1);
-    const PageServer server(cat("0.0.0.0:", free_port()), state);
-    const std::string url = server.url();
+    const auto server = serve_page(cat("0.0.0.0:", free_port()), state);
+    const std::string url = url_of(*server);
     REQUIRE(url.starts_with("http://"));
     const int port = port_of(url);
     const std::string token = url.substr(url.find("?t=") + 3);
     CHECK(token.size() > 50);
-    CHECK(!contains(PageServer(cat("0.0.0.0:", free_port()), state).url(), token));
+    CHECK(!contains(url_of(*serve_page(cat("0.0.0.0:", free_port()), state)), token));
     for (const char* path : {"/", "/state.json", "/metrics", "/page.js", "/?t=", "/?t=00"})
         CHECK(get(port, path).starts_with("HTTP/1.1 401 "));
     const std::string entry = get(port, "/?t=" + token, "", "GET", "any.name");
@@ -330,9 +330,10 @@ TEST_CASE("page server: beyond loopback nobody looks without the token") {
 
 TEST_CASE("page server: a port that is taken is named, and so is what is no address") {
     PageState state;
-    const PageServer server(cat("127.0.0.1:", free_port()), state);
-    CHECK_FAILS(PageServer(cat("127.0.0.1:", port_of(server.url())), state), "--page ADDRESS:PORT");
-    CHECK_FAILS(PageServer("127.0.0.1:x", state), "--page");
+    const auto server = serve_page(cat("127.0.0.1:", free_port()), state);
+    CHECK_FAILS(serve_page(cat("127.0.0.1:", port_of(url_of(*server))), state),
+                "--page ADDRESS:PORT");
+    CHECK_FAILS(serve_page("127.0.0.1:x", state), "--page");
     CHECK(page_address("on") == std::pair(std::string("127.0.0.1"), uint16_t(29480)));
     CHECK(page_address("10.0.0.5").second == 29480);
     CHECK(page_address("8080") == std::pair(std::string("127.0.0.1"), uint16_t(8080)));

@@ -42,8 +42,8 @@ int command_page(const CommandLine& line, Log& log, const Stop& stop) {
     PageState state;
     read_log(file.get(), rest, state);
     const std::string& page = line.config.page;
-    const PageServer server(page.empty() ? "on" : page, state);
-    log.notice("page: ", server.url(), "   (Ctrl-C ends it)");
+    const auto server = serve_page(page.empty() ? "on" : page, state);
+    log.notice("page: ", url_of(*server), "   (Ctrl-C ends it)");
     while (!stop()) {
         read_log(file.get(), rest, state);
         // Wait a second, or until a signal comes.

@@ -71,8 +71,8 @@ struct Answer {
 
 }  // namespace
 
-struct PageServer::Server {
-    Server(const std::string& page, const PageState& its_state)
+struct PageServer {
+    PageServer(const std::string& page, const PageState& its_state)
         : state(its_state), name(page_address(page).first) {
         const std::string port = std::to_string(page_address(page).second);
         try {
@@ -88,7 +88,7 @@ struct PageServer::Server {
         spawn(io.get_executor(), accept());
         thread = std::thread([this] { io.run(); });
     }
-    ~Server() {
+    ~PageServer() {
         const Clock::time_point begin = Clock::now();
         if (seconds_between(last_look, begin) < 5)
             while (last_look.load() < begin && seconds_since(begin) < 3)
@@ -223,18 +223,18 @@ struct PageServer::Server {
     std::thread thread;
 };
 
-PageServer::PageServer(const std::string& page, const PageState& state)
-    : server_(std::make_unique<Server>(page, state)) {}
-PageServer::~PageServer() = default;
+std::shared_ptr<const PageServer> serve_page(const std::string& page, const PageState& state) {
+    return std::make_shared<PageServer>(page, state);
+}
 
-std::string PageServer::url() const {
+std::string url_of(const PageServer& server) {
     char own[256] = "localhost";
     gethostname(own, sizeof own - 1);
-    const bool any = server_->address == "0.0.0.0" || server_->address == "::";
-    std::string name = any ? own : server_->address;
+    const bool any = server.address == "0.0.0.0" || server.address == "::";
+    std::string name = any ? own : server.address;
     if (name.find(':') != name.npos) name = cat("[", name, "]");
-    return cat("http://", name, ":", server_->bound_port, "/",
-               server_->token.empty() ? "" : cat("?t=", server_->token));
+    return cat("http://", name, ":", server.bound_port, "/",
+               server.token.empty() ? "" : cat("?t=", server.token));
 }
 
 }  // namespace convoy

@@ -31,18 +31,11 @@ extern const Asset kAssets[4];
 // host; throws Error if it has no address.
 std::pair<std::string, uint16_t> page_address(const std::string& page);
 
-class PageServer {
- public:
-    // Begins to serve at `page`; `state` must outlive the server. Throws Error if it cannot.
-    PageServer(const std::string& page, const PageState& state);
-    // Waits up to three seconds if there are viewers, so that they get the last state.
-    ~PageServer();
-    // The URL to open in a browser, with the token.
-    std::string url() const;
-
- private:
-    struct Server;
-    std::unique_ptr<Server> server_;
-};
+// Serves at `page` until its end, which waits up to three seconds if there are viewers, so that
+// they get the last state. `state` must outlive it. Throws Error if it cannot.
+struct PageServer;
+std::shared_ptr<const PageServer> serve_page(const std::string& page, const PageState& state);
+// The URL to open in a browser, with the token.
+std::string url_of(const PageServer& server);
 
 }  // namespace convoy

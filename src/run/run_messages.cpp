@@ -59,8 +59,8 @@ void RunMessages::log_job() {
 void RunMessages::serve_page() {
     if (config_.page.empty() || setup_.rank() != 0 || page_) return;
     try {
-        page_ = std::make_unique<PageServer>(config_.page, page_state_);
-        log_.notice("page: ", page_->url());
+        page_ = convoy::serve_page(config_.page, page_state_);
+        log_.notice("page: ", url_of(*page_));
     } catch (const Error& error) {
         log_.notice(error.what(), ". The run goes on without it");
     }

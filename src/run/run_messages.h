@@ -37,7 +37,7 @@ class RunMessages : RunPart {
     std::string split_groups() const;
 
     PageState page_state_;  // --page
-    std::unique_ptr<PageServer> page_;
+    std::shared_ptr<const PageServer> page_;
     std::optional<Usage> usage_;
     Clocks pace_;              // when this ring began, after
     int64_t pace_step_ = 0;    // this step
