@@ -20,14 +20,7 @@ static json quality(const Sums& sums) {
 
 RunLog::RunLog(Log& log, const std::string& folder, int rank, int log_every, int classes,
                bool tensorboard)
-    : log_(log),
-      shows_curves_(tensorboard),
-      rank_(rank),
-      log_every_(log_every),
-      classes_(classes),
-      begin_(Clock::now()),
-      drawn_(begin_),
-      epoch_begin_(begin_) {
+    : log_(log), shows_curves_(tensorboard), rank_(rank), log_every_(log_every), classes_(classes) {
     open(folder);
 }
 

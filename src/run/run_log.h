@@ -91,7 +91,7 @@ class RunLog {
     Window own_;           // of this rank alone, since the last line or average
     Sums run_, kept_run_;  // in the run
     Clocks clocks_;
-    Clock::time_point begin_, drawn_, epoch_begin_;
+    Clock::time_point begin_ = Clock::now(), drawn_ = begin_, epoch_begin_ = begin_;
 };
 
 }  // namespace convoy
