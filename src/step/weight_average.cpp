@@ -32,10 +32,7 @@ class WeightAverage final : public Sync {
  public:
     explicit WeightAverage(const SyncParts& parts)
         : Sync(parts.communicator, parts.model.params(), parts.backend),
-          every_(parts.options.config.sync_every),
-          bf16_wire_(parts.options.config.wire == WireType::kBf16),
-          lr_(float(parts.options.config.outer_lr)),
-          momentum_(float(parts.options.config.outer_momentum)),
+          config_(parts.options.config),
           optimizer_(parts.optimizer),
           host_(backend_.host_visible() ? nullptr : backend_.alloc_host(params_.grads_size)) {
         for (float* state : optimizer_.inner())
@@ -57,7 +54,7 @@ class WeightAverage final : public Sync {
 
     bool sums_each_step() const override { return false; }
     Meeting meeting(int64_t steps) const override {
-        return steps % every_ == 0 ? Meeting::kNow : Meeting::kLater;
+        return steps % config_.sync_every == 0 ? Meeting::kNow : Meeting::kLater;
     }
     // Sets steps_done to the largest of all ranks. Throws the communicator's Error: then the
     // weights, and each optimizer state, are either this rank's own or the mean, not a mixture.
@@ -87,14 +84,16 @@ class WeightAverage final : public Sync {
 
     std::string traffic() const override {
         const int around = communicator_.around();
-        const double mb =
-            2.0 * (around - 1) / around * double(floats()) * (bf16_wire_ ? 2e-6 : 4e-6);
+        const int every = config_.sync_every;
+        const double mb = 2.0 * (around - 1) / around * double(floats()) *
+                          (config_.wire == WireType::kBf16 ? 2e-6 : 4e-6);
         std::string text = fmt::format(
             "weights and optimizer state averaged every {} steps: {:.2f} MB per rank and step, "
             "gradients would be {:.2f}",
-            every_, mb / double(every_), mb * double(params_.grads_size) / double(floats()));
+            every, mb / every, mb * double(params_.grads_size) / double(floats()));
         if (optimizer_.outer())
-            text += fmt::format("; DiLoCo, lr {:g}, momentum {:g}", lr_, momentum_);
+            text += fmt::format("; DiLoCo, lr {:g}, momentum {:g}", config_.outer_lr,
+                                config_.outer_momentum);
         return text;
     }
 
@@ -153,17 +152,16 @@ class WeightAverage final : public Sync {
         float* const w = params_.weights;
         size_t stepped = 0;
         if (float* const v = optimizer_.outer()) {
+            const float lr = float(config_.outer_lr), momentum = float(config_.outer_momentum);
             stepped = params_.trained_size;
-            backend_.axpby(1, d, momentum_, v, stepped);
-            backend_.axpby(lr_ * momentum_, v, 1, w, stepped);
-            backend_.axpby(lr_, d, 1, w, stepped);
+            backend_.axpby(1, d, momentum, v, stepped);
+            backend_.axpby(lr * momentum, v, 1, w, stepped);
+            backend_.axpby(lr, d, 1, w, stepped);
         }
         backend_.axpby(1, d + stepped, 1, w + stepped, params_.updated_size - stepped);
     }
 
-    const int64_t every_;  // H
-    const bool bf16_wire_;
-    const float lr_, momentum_;  // of the outer optimizer
+    const Config& config_;
     Optimizer& optimizer_;
     float* host_;  // a copy that the network can read, if it cannot read device memory; else null
     std::vector<Arena> arenas_;  // optimizer state, weights
