@@ -7,7 +7,7 @@
 
 namespace convoy {
 
-class TrainRun {
+class TrainRun : RunState {
  public:
     explicit TrainRun(JobSetup& setup);  // which must outlive the run
     // Trains to the end, or to the step at which all ranks agree to stop. Returns the exit status.
@@ -32,12 +32,8 @@ class TrainRun {
     bool over() const { return progress_.over(config_); }
     bool epoch_done() const { return progress_.at.consumed >= engine_.loader->samples(); }
 
-    JobSetup& setup_;
-    const Config& config_ = setup_.config;
-    Log& log_ = setup_.job.log;
-    Communicator& communicator_ = setup_.communicator();
-    RunProgress progress_;
-    Engine engine_;
+    RunProgress own_progress_;  // the RunState refers to these two
+    Engine own_engine_;
     RunFolder folder_;
     RunMessages messages_;
     RunTraces traces_;
