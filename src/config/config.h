@@ -164,6 +164,7 @@ enum OptionFlag : unsigned {
     kCommon = 8,   // shown by --help of a command that has many options
     kBare = 16,    // the value may be left out
     kHidden = 32,  // for tests and benches: only the variable CONVOY_<OPTION> sets it
+    kFixed = 64,   // --resume cannot change it: with another value it would be another run
 };
 
 struct Limits {

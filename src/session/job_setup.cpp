@@ -72,17 +72,6 @@ LoaderOptions loader_options(const Config& config, const std::vector<double>& sh
             .window = parse_shuffle(config.shuffle)};
 }
 
-// The options that a checkpoint fixes: with another value it would be another run.
-static void refuse_on_resume(const std::string& name, const std::string& was,
-                             const std::string& now) {
-    for (const char* bound : {"model", "size", "classes", "generated", "val-split", "seed",
-                              "bn-group", "optimizer", "freeze", "ema"})
-        if (name == bound && was != now)
-            fail("--", name, " was ", was.empty() ? "not given" : was,
-                 " in the run to resume and cannot become ", now,
-                 "; `--init` starts a new run from its weights");
-}
-
 // --init without --model: the default network takes no weights of another one.
 static void check_init(const Config& config) {
     Log unheard(nullptr);
@@ -114,8 +103,12 @@ static void decide(JobSetup& setup) {
         if (line.given.contains("data")) config.val = "";
         for (const auto& [name, who] : line.given) {
             const std::string value = get_option(line.config, name), was = get_option(config, name);
-            refuse_on_resume(name, was, value);
-            if ((find_option(name)->flags & kJob) && was != value)
+            const unsigned flags = was == value ? 0 : find_option(name)->flags;
+            if (flags & kFixed)
+                fail("--", name, " was ", was.empty() ? "not given" : was,
+                     " in the run to resume and cannot become ", value,
+                     "; `--init` starts a new run from its weights");
+            if (flags & kJob)
                 setup.job.log.notice("--", name, " was ", was, " in the checkpoint and is ", value,
                                      " from here on");
             set_option(config, name, value);
