@@ -18,7 +18,7 @@ namespace {
 struct Images {
     Images() {
         Config config;
-        config.generated = "48", config.augment = Augment::resize;
+        config.generated = 48, config.augment = Augment::resize;
         Log log(nullptr);
         source = open_data(data_options(config), log).train;
     }

@@ -52,7 +52,7 @@ Config small_config() {
     config.batch = 40;
     config.bn_group = 2;  // divides every share below, so no group is cut
     config.size = 16;
-    config.generated = "96";  // 80 of them to train on: two steps an epoch
+    config.generated = 96;  // 80 of them to train on: two steps an epoch
     config.lr = 0.05;
     config.weight_decay = 1e-3;
     config.threads = 1;
@@ -761,7 +761,7 @@ TEST_CASE("the loss of a step counts both labels of a mixed image by their parts
 
 TEST_CASE("sixteen images are learnt by heart") {
     Config config = small_config();
-    config.generated = "24";
+    config.generated = 24;
     config.batch = 20;
     config.threads = 2;
     const auto alone = std::make_unique<Communicator>();
@@ -920,7 +920,7 @@ TEST_CASE("a recorded step trains as one that runs op by op: the same bits, what
           doctest::test_suite("device")) {
     Config config = small_config();
     config.device = kernel_device();
-    config.generated = "24", config.batch = 3;  // 20 to train on: six steps of 3 and one of 2
+    config.generated = 24, config.batch = 3;  // 20 to train on: six steps of 3 and one of 2
     const int all = 9;
     const auto alone = std::make_unique<Communicator>();
     for (const char* optimizer : {"sgd", "adamw"}) {

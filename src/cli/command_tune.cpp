@@ -53,7 +53,7 @@ class Tune {
         config.save_every = 0, config.check_every = 0;
         config.schedule = Schedule::kRange, config.lr = 1e-6;
         if (config.data.empty() && config.generated == Config().generated)
-            config.generated = cat(std::clamp<int64_t>(8 * config.batch, 48, 4096));
+            config.generated = int(std::clamp<int64_t>(8 * config.batch, 48, 4096));
         job.log.detail("every run: model ", config.model, ", size ", input_size_text(config.size),
                        ", batch ", config.batch);
         if (job.world() > 1) std::tie(host_, port_) = coordinator_address(config.coord);

@@ -47,7 +47,7 @@ struct Config {
     int label_offset = 0;
     std::string cache;
     ByteSize cache_size{10ull << 30};
-    std::string generated = "3000";
+    int generated = 3000;
     ShardMode shards = ShardMode::kAll;
     std::string shuffle = "full";
     Augment augment{};  // crop; without --data the command line makes it resize

@@ -25,10 +25,7 @@ DataOptions data_options(const Config& config, const std::vector<std::string>& c
     options.val_split = float(config.val_split);
     options.classes = classes;
     if (classes.empty() && !config.classes.empty()) options.classes = split(config.classes, ',');
-    options.generated = to_number<int>(config.generated).value_or(0);
-    if (options.generated < 24 || options.generated > 1'000'000)
-        fail("--generated cannot be '", config.generated,
-             "': it takes a number of images from 24 to 1000000");
+    options.generated = config.generated;
     options.seed = uint64_t(config.seed);
     options.label_offset = config.label_offset;
     options.cache = config.cache;
