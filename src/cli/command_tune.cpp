@@ -296,9 +296,9 @@ int plan_in_job(JobSession& job) {
     JobSetup setup{job};
     Shares& shares = setup.shares;
     const Config& config = job.config;
-    setup.model_text =
+    setup.model.text =
         broadcast_text(job.communicator(), job.rank() == 0 ? model_text(config.model) : "");
-    setup.classes.resize(size_t(class_count(config)));
+    setup.model.classes.resize(size_t(class_count(config)));
     shares = gather_shares(job.communicator(), config.share, job.log);
     if (config.batch < job.world())
         fail("--batch ", config.batch, " cannot be divided among ", job.world(),

@@ -46,13 +46,13 @@ std::vector<double> time_sums(Communicator& communicator, size_t bytes, double s
 
 JobTiming time_job(const JobSetup& setup, Communicator& communicator, bool brief) {
     const Config& config = setup.config;
-    const int world = communicator.world(), classes = int(setup.classes.size());
+    const int world = communicator.world(), classes = int(setup.model.classes.size());
     const std::vector<double> shares = world > 1 ? setup.shares.weights : std::vector<double>{1};
     communicator.set_progress(0, Phase::kMeasure);
     const ProgressBar bar(setup.job.log, "measuring links and ranks", 0);
 
     const auto backend = make_backend(config);
-    Model model(setup.model_text, model_options(config, classes), *backend);
+    Model model(setup.model.text, model_options(config, classes), *backend);
     const auto largest = std::max<int64_t>(1, largest_share(config.batch, shares));
     // A brief step is the work of about ten images of resnet18 at 224.
     const double most_images = brief ? 2e10 / std::max(model.forward_flops(), 1.0) : 1e9;

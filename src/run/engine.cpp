@@ -11,11 +11,11 @@ Engine::Engine(JobSetup& setup, std::function<int()> request)
     : setup_(setup), request_(std::move(request)) {
     const Config& config = setup_.config;
     backend = make_backend(config);
-    ModelOptions options = model_options(config, int(setup_.classes.size()));
+    ModelOptions options = model_options(config, int(setup_.model.classes.size()));
     if (const auto& cuts = setup_.cuts; !cuts.empty())
         options.stage = stage_of(cuts, setup_.rank() % int(cuts.size()));
-    options.draw_all = setup_.rank() == 0 && !setup_.fresh;  // the others take rank 0's
-    model = std::make_unique<Model>(setup_.model_text, options, *backend);
+    options.draw_all = setup_.rank() == 0 && !setup_.model.fresh;  // the others take rank 0's
+    model = std::make_unique<Model>(setup_.model.text, options, *backend);
     optimizer = std::make_unique<Optimizer>(config, model->params(), *backend);
     state_blocks_ = backend->blocks();
     build();

@@ -14,9 +14,9 @@ namespace convoy {
 SafeTensors fit_head(const SafeTensors& weights, JobSetup& setup) {
     const Config& config = setup.config;
     const std::unique_ptr<Backend> backend = make_backend(config);
-    ModelOptions options = model_options(config, int(setup.classes.size()));
+    ModelOptions options = model_options(config, int(setup.model.classes.size()));
     options.head_only = true;
-    Model whole(setup.model_text, options, *backend);
+    Model whole(setup.model.text, options, *backend);
     import_weights(weights, whole, *backend, /*partial=*/true);
     size_t head = whole.outline().size() - 1;
     while (head > 0 && whole.outline()[head].name.empty()) --head;

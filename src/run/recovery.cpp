@@ -60,7 +60,7 @@ void Recovery::start() {
         if (config_.freeze_epochs > 0)
             import_weights(fit_head(weights, setup_), *engine_.model, *engine_.backend, false);
     }
-    const bool has_state = setup_.rank() == 0 || (setup_.fresh && !setup_.job.is_newcomer());
+    const bool has_state = setup_.rank() == 0 || (setup_.model.fresh && !setup_.job.is_newcomer());
     if (!has_state) at.step = -1;  // see agree()
     progress_.go_to(at);
 }
@@ -84,7 +84,7 @@ void Recovery::start_together() {
     if (setup_.world() > 1) {
         const std::vector<json> all = tell();
         const size_t root = take_shares(all);
-        if (engine_.sync().scatter(setup_.fresh))
+        if (engine_.sync().scatter(setup_.model.fresh))
             follow(all[root]);
         else
             agree(all, root);

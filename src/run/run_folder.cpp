@@ -88,7 +88,7 @@ RunFolder::RunFolder(const RunState& run)
       path_(first_rank_ == 0 ? open_run_folder(config_, 0) : ""),
       lock_(path_.empty() ? nullptr
                           : std::make_shared<FolderLock>(path_, /*takes_over=*/false, log_)),
-      log(log_, path_, first_rank_, config_.log_every, int(setup_.classes.size()),
+      log(log_, path_, first_rank_, config_.log_every, int(setup_.model.classes.size()),
           config_.tensorboard) {
     if (config_.save_every > 0)
         save_steps_ = std::max<int64_t>(
@@ -124,7 +124,7 @@ void RunFolder::save(const Position& at, bool is_best) {
                               progress_.peak_top1,
                               progress_.stale,
                               progress_.spent};
-    ModelCard card{config_.model, setup_.model_text, engine_.model->input(), setup_.classes,
+    ModelCard card{config_.model, setup_.model.text, engine_.model->input(), setup_.model.classes,
                    engine_.model->statistics()};
     card.whole = config_.augment == Augment::resize;
     const auto begin = Clock::now();

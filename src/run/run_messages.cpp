@@ -166,9 +166,9 @@ void RunMessages::print_settings(double base_lr) const {
     const auto row = [&](const char* name, const auto&... parts) {
         log_.info(fmt::format("  {:<10} ", name), parts...);
     };
-    log_.info("Convoy: training ", config_.model, " on ", setup_.classes.size(), " classes");
+    log_.info("Convoy: training ", config_.model, " on ", setup_.model.classes.size(), " classes");
     row("data", setup_.data.description);
-    row("classes", join_text(setup_.classes));
+    row("classes", join_text(setup_.model.classes));
     row("model", config_.model, ", input ", input_size_text(model.input()), ", ",
         count_text(double(model.params().model_elems)), " parameters, ",
         fmt::format("{:.2f} GFLOP forward an image", model.forward_flops() / 1e9));

@@ -194,7 +194,7 @@ void TrainRun::end_epoch() {
 void TrainRun::validate() {
     const Span span(engine_.track, kTraceValidation, progress_.at.step);
     Sums sums;
-    Quality quality(int(setup_.classes.size()));
+    Quality quality(int(setup_.model.classes.size()));
     engine_.optimizer->swap_average();
     try {
         sums = engine_.evaluator->run(
@@ -224,7 +224,7 @@ void TrainRun::validate() {
     const double best = progress_.best_top1;
     const bool is_best = top1 > best;
     progress_.best_top1 = std::max(best, top1);
-    folder_.log.validation(progress_.at, sums, is_best, by_class, setup_.classes);
+    folder_.log.validation(progress_.at, sums, is_best, by_class, setup_.model.classes);
     if (is_best && config_.save_every > 0 &&
         !folder_.try_to_save({progress_.at.epoch + 1, 0, progress_.at.step}, true))
         progress_.best_top1 = best;

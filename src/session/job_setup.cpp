@@ -113,17 +113,17 @@ static void decide(JobSetup& setup) {
         }
         const ModelCard card =
             card_from_metadata(setup.resumed->model.metadata, setup.resumed->folder);
-        setup.model_text = card.model_text;
-        setup.classes = card.classes;
+        setup.model.text = card.model_text;
+        setup.model.classes = card.classes;
     } else {
         if (!config.init.empty() && config.model == Config().model) check_init(config);
-        setup.model_text = model_text(config.model);
+        setup.model.text = model_text(config.model);
     }
-    const ModelText model = parse_model(setup.model_text, config.model);
+    const ModelText model = parse_model(setup.model.text, config.model);
     if (config.size.H == 0) config.size = model.input;
     const bool whitens =
         !model.layers.empty() && model.layers.front().init == LayerText::InitRule::kWhiten;
-    setup.fresh = !setup.resumed && config.init.empty() && !whitens;
+    setup.model.fresh = !setup.resumed && config.init.empty() && !whitens;
     // These throw where they would do so later.
     (void)training_preprocess(config, config.size), (void)parse_shuffle(config.shuffle);
     check_rules(config, kTrain, line.given);
@@ -159,11 +159,8 @@ static JobData fingerprints(const DataSet& data) {
 }
 
 Offer make_offer(const JobSetup& setup) {
-    return {job_settings(setup.config, kTrain),
-            {setup.model_text, setup.classes, setup.fresh},
-            fingerprints(setup.data),
-            setup.bucket_bytes,
-            setup.shares.speed};
+    return {job_settings(setup.config, kTrain), setup.model, fingerprints(setup.data),
+            setup.bucket_bytes, setup.shares.speed};
 }
 
 // The images of this rank are at fault, so the others continue without it.
@@ -198,7 +195,7 @@ void compare_data(JobSession& job, const DataSet& data) {
 }
 
 static void open_set(JobSetup& setup) {
-    DataOptions options = data_options(setup.config, setup.classes);
+    DataOptions options = data_options(setup.config, setup.model.classes);
     options.stop = setup.job.stop, options.streams = true;
     setup.data = open_data(options, setup.job.log);
     const Config& config = setup.config;
@@ -209,7 +206,7 @@ static void open_set(JobSetup& setup) {
                                  (setup.job.world() > 1 && config.shards != ShardMode::kMine)))
         fail("--data ", config.data, " is a stream, whose images are not here yet: it needs ",
              "--shuffle window=N, and with several ranks --shards mine; it takes no --balance");
-    if (setup.config.shards != ShardMode::kMine) setup.classes = setup.data.train->classes();
+    if (setup.config.shards != ShardMode::kMine) setup.model.classes = setup.data.train->classes();
 }
 
 // The classes of all parts: sorted, unless all parts have the same ones already.
@@ -236,14 +233,14 @@ static std::string sizes_text(const Source& source) {
 // --shards mine: unites the ranks' classes and counts their images. Collective.
 static void join_parts(JobSetup& setup) {
     JobSession& job = setup.job;
-    setup.classes = united(gather_json(job.communicator(), setup.data.train->classes()));
-    if (setup.classes.size() < 2)
-        fail("only one class, '", setup.classes[0],
+    setup.model.classes = united(gather_json(job.communicator(), setup.data.train->classes()));
+    if (setup.model.classes.size() < 2)
+        fail("only one class, '", setup.model.classes[0],
              "', in the data of all ranks: a classifier needs two or more");
-    if (setup.classes != setup.data.train->classes()) {
+    if (setup.model.classes != setup.data.train->classes()) {
         Log told_already;
         told_already.set_quiet(true);
-        setup.data = open_data(data_options(job.config, setup.classes), told_already);
+        setup.data = open_data(data_options(job.config, setup.model.classes), told_already);
     }
     const auto& [train, val, _, is_stream] = setup.data;
     const json mine = {train->size(), val ? int64_t(val->size()) : -1,
@@ -284,7 +281,7 @@ static void cut_stages(JobSetup& setup) {
     json found;
     if (setup.rank() == 0) {
         const StagePlan plan = plan_stages(
-            setup.model_text, model_options(config, int(setup.classes.size())),
+            setup.model.text, model_options(config, int(setup.model.classes.size())),
             [&] { return make_backend(config); }, config, world / stages);
         found = {{"cuts", plan.cuts}, {"text", plan.text}};
     }
@@ -301,10 +298,8 @@ JobSetup set_up_job(JobSession& job) {
     const ShardMode shards = job.config.shards;
     const bool opens_first = job.rank() == 0 && shards == ShardMode::kAll;
     if (opens_first) open_set(setup);
-    const JobModel mine{setup.model_text, setup.classes, setup.fresh};
-    const JobModel model =
-        job.is_newcomer() ? job.offer().model : JobModel(broadcast_json(job.communicator(), mine));
-    setup.model_text = model.text, setup.classes = model.classes, setup.fresh = model.fresh;
+    setup.model = job.is_newcomer() ? job.offer().model
+                                    : JobModel(broadcast_json(job.communicator(), setup.model));
     if (!opens_first) try {
             open_set(setup);
         } catch (const std::exception& error) {
@@ -328,7 +323,7 @@ JobSetup set_up_job(JobSession& job) {
         } else
             setup.shares = gather_shares(job.communicator(), job.config.share, job.log);
     }
-    std::vector<int64_t> images(setup.classes.size());
+    std::vector<int64_t> images(setup.model.classes.size());
     for (size_t i = 0; i < setup.data.train->size(); ++i)
         ++images[size_t(setup.data.train->label(i))];
     setup.class_images = images;

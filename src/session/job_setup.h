@@ -27,8 +27,7 @@ Shares gather_shares(Communicator& communicator, const std::string& mine, Log& l
 struct JobSetup {
     JobSession& job;
     Config& config = job.config;  // complete
-    std::string model_text = {};
-    std::vector<std::string> classes = {};
+    JobModel model = {};
     Shares shares = {};
     DataSet data = {};
     // --shards mine: images that each rank holds; else empty.
@@ -40,7 +39,6 @@ struct JobSetup {
     size_t bucket_bytes = kDefaultBucketBytes;  // of gradients that are summed together
     uint64_t fingerprint = 0;                   // of the training set, over all ranks
     std::string order = {};  // names the order of an epoch: in another one a position means nothing
-    bool fresh = true;  // every rank can draw the start weights: no --init, --resume or whitening
     std::optional<Checkpoint> resumed = {};  // on rank 0 with --resume
 
     Communicator& communicator() const { return job.communicator(); }

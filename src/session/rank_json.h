@@ -15,7 +15,7 @@ namespace convoy {
 struct JobModel {
     std::string text;
     std::vector<std::string> classes;
-    bool fresh = true;  // JobSetup::fresh
+    bool fresh = true;  // every rank can draw the start weights: no --init, --resume or whitening
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(JobModel, text, classes, fresh)
 
