@@ -99,7 +99,10 @@ int main(int argc, char** argv) {
         command = line.command;
         set_up(log, line);
         check_command_line(line);
-        if (getpid() == 1) end_on_signals();
+        // The kernel drops signals to the first process of a container if it has no handler, so
+        // stopping the container would take until it is killed. stop_signal() replaces this one.
+        if (getpid() == 1)
+            for (int number : {SIGINT, SIGTERM}) signal(number, [](int n) { _exit(128 + n); });
         // SIGUSR2 stays pending until a training run takes it (a request for a trace).
         sigset_t trace;
         sigemptyset(&trace), sigaddset(&trace, SIGUSR2);

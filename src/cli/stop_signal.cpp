@@ -42,8 +42,4 @@ int stop_signal() {
 
 int caught_signal() { return caught; }
 
-void end_on_signals() {
-    for (int number : {SIGINT, SIGTERM}) signal(number, [](int n) { _exit(128 + n); });
-}
-
 }  // namespace convoy

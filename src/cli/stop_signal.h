@@ -9,8 +9,4 @@ int stop_signal();
 // The signal itself, also one that only counts as SIGTERM (SIGHUP, SIGUSR1, SIGXCPU), or 0.
 int caught_signal();
 
-// The kernel drops signals to the first process of a container if it has no handler, so stopping
-// the container would take until it is killed. Commands that call stop_signal() replace this one.
-void end_on_signals();
-
 }  // namespace convoy
