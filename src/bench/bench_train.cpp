@@ -1,12 +1,12 @@
 // bench_train.cpp — steps without input pipeline: training, forward alone, or asleep.
 #include <algorithm>
-#include <fstream>
 #include <optional>
 #include <thread>
 
 #include "data/order.h"
 #include "src/base/terminal.h"
 #include "src/bench/bench.h"
+#include "src/run/usage.h"
 #include "src/session/job_setup.h"
 #include "src/step/input.h"
 #include "src/step/trainer.h"
@@ -43,14 +43,6 @@ class Sleeper final : public SpanSink {
     std::vector<double> inner_;  // operations of the ended spans in each open span
     Clock::time_point wake_ = Clock::now(), ended_ = wake_;
 };
-
-// getrusage() would also count memory from before exec(), which is that of a large parent.
-double peak_rss_mb() {
-    std::ifstream status("/proc/self/status");
-    for (std::string line; std::getline(status, line);)
-        if (line.starts_with("VmHWM:")) return std::stod(line.substr(6)) / 1024;
-    return 0;
-}
 
 // Steps of training, or of forward passes alone, as eval and predict run them.
 class TrainBench {
@@ -161,7 +153,7 @@ class TrainBench {
                   {"first_step_seconds", first_step_seconds_},
                   {"upload_gb_per_second", 1e-9 * double(uploaded) * speed / double(config_.batch)},
                   {"graph", no_graph().empty()},
-                  {"peak_rss_mb", peak_rss_mb(), "peak RSS", "{:.0f} MB"},
+                  {"peak_rss_mb", memory_bytes("VmHWM") / (1 << 20), "peak RSS", "{:.0f} MB"},
                   {"device_memory_mb", double(backend_->device_bytes()) / (1 << 20)}});
     }
 

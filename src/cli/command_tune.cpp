@@ -174,7 +174,7 @@ class Tune {
         }
         const double cpu = double(std::clock() - cpu_before) / CLOCKS_PER_SEC;
         speed.cores = cpu / std::max(seconds_since(since), 1e-3);
-        speed.memory_megabytes = resident_bytes() / (1 << 20);
+        speed.memory_megabytes = memory_bytes() / (1 << 20);
         ends = group.rank() == 0;
         for (std::future<int>& rank : ranks) try {
                 rank.get();

@@ -1,8 +1,6 @@
 #include "src/run/usage.h"
 #include "net/control/ids.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -116,10 +114,11 @@ void Usage::read() try {
     job_.log.info("energy of this machine not known any more: ", error.what());
 }
 
-double resident_bytes() {
-    double pages = -1;
-    std::ifstream("/proc/self/statm") >> pages >> pages;  // the second number
-    return pages < 0 ? -1 : pages * double(sysconf(_SC_PAGESIZE));
+double memory_bytes(const std::string& key) {
+    std::ifstream status("/proc/self/status");  // lines such as "VmRSS:     1234 kB"
+    for (std::string line; std::getline(status, line);)
+        if (line.starts_with(key)) return 1024 * std::stod(line.substr(key.size() + 1));
+    return -1;
 }
 
 // The current counters; -1: not known.
@@ -130,7 +129,7 @@ Usage::Figures Usage::now(const Clocks& clocks) const {
             clocks.net_busy,
             clocks.compute,
             double(std::clock()) / CLOCKS_PER_SEC,
-            resident_bytes(),
+            memory_bytes(),
             double(job_.communicator().bytes_sent())};
 }
 

@@ -32,7 +32,9 @@ using Amounts = std::map<std::string, double>;
 // "cost 1.23, 0.12 kWh, 48.00 g CO2e"; "" if nothing is known.
 std::string cost_text(const Amounts& amounts);
 
-double resident_bytes();  // memory of this process; -1: not known
+// Memory of this process, now (VmRSS) or at most (VmHWM); -1: not known. getrusage() would also
+// count memory from before exec(), which is that of a large parent.
+double memory_bytes(const std::string& key = "VmRSS");
 
 // What a user can do if this rank alone would be faster than the job; else "". The job trained
 // `images`, this rank `part` of them: in `own` seconds, besides `waited` seconds for the network.
