@@ -1,6 +1,8 @@
 // cuda_backend.cu — the device itself: its choice, its memory, its stream.
 #include "kernels/cuda/cuda_backend.h"
 
+#include <cstring>
+
 #include "kernels/cuda/make_backend.h"
 #include "kernels/cuda/mma.cuh"
 #include "src/base/text.h"
@@ -27,6 +29,10 @@ int count_devices(std::string* why_none) {
 #ifdef __CUDACC__
 const char* architectures() { return CONVOY_ARCH; }
 #endif
+
+bool has_group_products(const cudaDeviceProp& gpu) {
+    return kIsEmulator || (gpu.major == 9 && std::strstr(CONVOY_MACHINE_CODE, "90a"));
+}
 
 std::string device_identity(int index) {
     cudaDeviceProp properties;

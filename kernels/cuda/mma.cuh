@@ -17,8 +17,6 @@
 // ARCH=90a).
 #pragma once
 
-#include <cstring>
-
 #include "kernels/cuda/cuda.h"
 
 #ifndef __CUDACC__
@@ -39,11 +37,6 @@ constexpr bool kHasGroupProducts = true;
 #else
 constexpr bool kHasGroupProducts = false;
 #endif
-
-// Whether this program's code for the GPU has them.
-inline bool has_group_products(const cudaDeviceProp& gpu) {
-    return gpu.major == 9 && std::strstr(CONVOY_MACHINE_CODE, "90a");
-}
 
 // The nearest number with 10 bits of mantissa.
 __device__ __forceinline__ uint32_t to_tf32(float x) {
@@ -281,3 +274,10 @@ class GroupProducts {
 
 #undef CONVOY_PTX
 #endif
+
+namespace convoy::CONVOY_DEVICE {
+
+// Whether this program's code for the GPU has CopyBarrier and GroupProducts.
+bool has_group_products(const cudaDeviceProp& gpu);
+
+}  // namespace convoy::CONVOY_DEVICE

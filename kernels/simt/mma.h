@@ -11,12 +11,10 @@
 #include <cstring>
 
 #include "kernels/simt/emulator.h"
-#include "kernels/simt/runtime.h"
 
 namespace convoy::simt {
 
 constexpr bool kHasTensorCores = true, kHasGroupProducts = true;
-inline bool has_group_products(const cudaDeviceProp&) { return true; }
 
 // Waits for the first kThreads threads of the block.
 template <int kThreads>
