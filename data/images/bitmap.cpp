@@ -63,7 +63,7 @@ using Bytes = std::span<const uint8_t>;
 // change no pixel are ignored, also where they are damaged.
 class Png : public Bitmap {
  public:
-    Png(Bytes bytes, const std::string& name) : bytes_(bytes), name_(name) {
+    Png(Bytes bytes, const std::string& name) : Bitmap(bytes, name) {
         const int bits = bytes.size() < 29 ? 0 : bytes[24],
                   kind = bytes.size() < 29 ? 0 : bytes[25];
         // For each kind: samples of a pixel, and the sum of the possible numbers of bits.
@@ -112,8 +112,7 @@ class Png : public Bitmap {
 
     void next_chunk() {
         const size_t length = big_endian(bytes_, at_);
-        if (at_ + 12 > bytes_.size() || length > bytes_.size() - at_ - 12)
-            fail(name_, ": truncated: the image data ends early");
+        if (at_ + 12 > bytes_.size() || length > bytes_.size() - at_ - 12) ends_early();
         const Bytes chunk = bytes_.subspan(at_ + 4, length + 4);
         if (has_text(chunk, 0, "IEND")) fail(name_, ": damaged: rows are missing");
         const bool is_data = has_text(chunk, 0, "IDAT"), is_palette = has_text(chunk, 0, "PLTE");
@@ -146,8 +145,6 @@ class Png : public Bitmap {
     }
 
     static constexpr size_t kZeros = 8;  // before a row: the pixel to the left of the first
-    const Bytes bytes_;
-    const std::string name_;
     Samples samples_;
     std::array<uint8_t, 768> palette_{};
     z_stream stream_{};
@@ -159,7 +156,7 @@ class Png : public Bitmap {
 // bits.
 class Bmp : public Bitmap {
  public:
-    Bmp(Bytes bytes, const std::string& name) : bytes_(bytes), name_(name) {
+    Bmp(Bytes bytes, const std::string& name) : Bitmap(bytes, name) {
         const size_t size = little_endian(bytes, 14);
         const bool old = size == 12;
         W = old ? little_endian(bytes, 18, 2) : little_endian(bytes, 18);
@@ -191,7 +188,7 @@ class Bmp : public Bitmap {
         if (begin_ < 14 + size || begin_ >= bytes.size() ||
             (!is_packed_ &&
              row_bytes() * (H - 1) + (W * bits_ + 7) / 8 > int64_t(bytes.size() - begin_)))
-            fail(name, ": truncated: the image data ends early");
+            ends_early();
     }
 
     void read(uint8_t* out) override {
@@ -230,7 +227,7 @@ class Bmp : public Bitmap {
             x += n;
         };
         while (out.size() < all) {
-            if (at + 4 > bytes_.size()) fail(name_, ": truncated: the image data ends early");
+            if (at + 4 > bytes_.size()) ends_early();
             const size_t n = bytes_[at++], what = bytes_[at],
                          in_bytes = (what * size_t(bits_) + 7) / 8;
             if (n > 0) {
@@ -243,8 +240,7 @@ class Bmp : public Bitmap {
                 out.resize(std::min(all, out.size() + skipped));
                 x = out.size() % row, at += what;
             } else {
-                if (++at + in_bytes > bytes_.size())
-                    fail(name_, ": truncated: the image data ends early");
+                if (++at + in_bytes > bytes_.size()) ends_early();
                 put(what, false);
                 at += in_bytes - 1;
                 at += (at + 1) % 2;  // at an even place
@@ -253,8 +249,6 @@ class Bmp : public Bitmap {
         }
     }
 
-    const Bytes bytes_;
-    const std::string name_;
     bool from_top_, is_packed_;
     int bits_;
     size_t begin_;

@@ -6,11 +6,15 @@
 #include <span>
 #include <string>
 
+#include "src/base/check.h"
+
 namespace convoy {
 
 // An opened image. All functions throw Error, which names the image and the cause.
 class Bitmap {
  public:
+    // `bytes` must stay until read().
+    Bitmap(std::span<const uint8_t> bytes, const std::string& name) : bytes_(bytes), name_(name) {}
     virtual ~Bitmap() = default;
     int64_t W = 0, H = 0;
     int64_t C = 3;       // of the pixels: 1 for grey, 3 for RGB
@@ -18,10 +22,15 @@ class Bitmap {
     // Writes H·W·C bytes, as Pillow decodes them; of 16 bits a sample the upper eight. A byte of
     // `out` is written when the file has data for it, so a false claim of a size takes no memory.
     virtual void read(uint8_t* out) = 0;
+
+ protected:
+    [[noreturn]] void ends_early() const { fail(name_, ": truncated: the image data ends early"); }
+
+    const std::span<const uint8_t> bytes_;
+    const std::string name_;
 };
 
-// Read the header, and refuse what read() would decode in another way than Pillow. `bytes` must
-// stay until read().
+// Read the header, and refuse what read() would decode in another way than Pillow.
 std::unique_ptr<Bitmap> open_png(std::span<const uint8_t> bytes, const std::string& name);
 std::unique_ptr<Bitmap> open_bmp(std::span<const uint8_t> bytes, const std::string& name);
 std::unique_ptr<Bitmap> open_tiff(std::span<const uint8_t> bytes, const std::string& name);

@@ -80,7 +80,7 @@ int64_t next_number(Bytes bytes, size_t& at, int digits = 10) {
 // in P2 and P3 they are text. P1 and P4 hold bits where 1 is black, without a largest value.
 class Pnm : public Bitmap {
  public:
-    Pnm(Bytes bytes, const std::string& name) : bytes_(bytes), name_(name), kind_(bytes[1]) {
+    Pnm(Bytes bytes, const std::string& name) : Bitmap(bytes, name), kind_(bytes[1]) {
         W = next_number(bytes, begin_), H = next_number(bytes, begin_);
         if (!is_bits()) largest_ = next_number(bytes, begin_);
         if (largest_ < 1 || largest_ > UINT16_MAX)
@@ -121,10 +121,7 @@ class Pnm : public Bitmap {
 
  private:
     bool is_bits() const { return kind_ == '1' || kind_ == '4'; }
-    [[noreturn]] void ends_early() { fail(name_, ": truncated: the image data ends early"); }
 
-    const Bytes bytes_;
-    const std::string name_;
     const uint8_t kind_;
     int64_t largest_ = 1;
     size_t begin_ = 2;
@@ -133,7 +130,7 @@ class Pnm : public Bitmap {
 // WebP by libwebp: RIFF, length, WEBP, then one of three kinds of first chunk.
 class WebP : public Bitmap {
  public:
-    WebP(Bytes bytes, const std::string& name) : bytes_(bytes), name_(name) {
+    WebP(Bytes bytes, const std::string& name) : Bitmap(bytes, name) {
         const uint32_t packed = little_endian(bytes, 21);
         if (has_text(bytes, 12, "VP8 "))
             W = little_endian(bytes, 26, 2) & 0x3FFF, H = little_endian(bytes, 28, 2) & 0x3FFF;
@@ -154,10 +151,6 @@ class WebP : public Bitmap {
         if (!WebPDecodeRGBInto(bytes_.data(), bytes_.size(), out, size_t(3 * W * H), int(3 * W)))
             fail(name_, ": truncated or damaged");
     }
-
- private:
-    const Bytes bytes_;
-    const std::string name_;
 };
 
 // A header of a hundred bytes may claim any size. A byte of deflate holds at most 1,032 · 8 pixels

@@ -18,7 +18,7 @@ namespace {
 
 class Tiff : public Bitmap {
  public:
-    Tiff(std::span<const uint8_t> bytes, const std::string& name) : bytes_(bytes), name_(name) {
+    Tiff(std::span<const uint8_t> bytes, const std::string& name) : Bitmap(bytes, name) {
         [[maybe_unused]] static const bool once = [] {  // for the process; nothing is printed
             TIFFSetErrorHandler(nullptr), TIFFSetWarningHandler(nullptr);
             TIFFSetErrorHandlerExt(note), TIFFSetWarningHandlerExt(note);
@@ -205,8 +205,6 @@ class Tiff : public Bitmap {
         inflateEnd(&stream);
     }
 
-    const std::span<const uint8_t> bytes_;
-    const std::string name_;
     size_t at_ = 0;      // what libtiff reads next
     std::string fault_;  // what libtiff has reported first
     Samples samples_;
