@@ -27,14 +27,12 @@ template <class MakeTable>
 void map_each_channel(Image& image, MakeTable table) {
     const size_t C = size_t(image.C), n = image.pixels.size();
     uint8_t* pixels = image.pixels.data();
-    std::array<Table, 3> tables;
     for (size_t c = 0; c < C; ++c) {
         Histogram counts{};
         for (size_t i = c; i < n; i += C) ++counts[pixels[i]];
-        tables[c] = table(counts);
+        const Table values = table(counts);
+        for (size_t i = c; i < n; i += C) pixels[i] = values[pixels[i]];
     }
-    for (size_t c = 0; c < C; ++c)
-        for (size_t i = c; i < n; i += C) pixels[i] = tables[c][pixels[i]];
 }
 
 // pixel = value(pixel)
@@ -179,38 +177,29 @@ void map_affine(double a, double b, double e, double c, double d, double f, Imag
     std::swap(image.pixels, spare.pixels);
 }
 
-void move(PixelStep step, Image& image, Image& spare) {
-    const double by = step.amount, x = image.W / 2.0, y = image.H / 2.0;
+}  // namespace
+
+void change_pixels(PixelStep step, Image& image, Image& spare) {
+    const double by = step.amount;
+    const float factor = float(by);
+    const bool coloured = image.C == 3;
     const auto map = [&](double a, double b, double e, double c, double d, double f) {
-        (image.C == 3 ? map_affine<3> : map_affine<1>)(a, b, e, c, d, f, image, spare);
+        (coloured ? map_affine<3> : map_affine<1>)(a, b, e, c, d, f, image, spare);
     };
     switch (step.op) {
+        case PixelOp::identity: return;
         case PixelOp::shear_x: return map(1, by, 0, 0, 1, 0);
         case PixelOp::shear_y: return map(1, 0, 0, by, 1, 0);
         case PixelOp::translate_x: return map(1, 0, -by, 0, 1, 0);
         case PixelOp::translate_y: return map(1, 0, 0, 0, 1, -by);
-        default: {
+        case PixelOp::rotate: {
             const auto to_15_digits = [](double v) { return std::nearbyint(v * 1e15) / 1e15; };
             const double sine = to_15_digits(std::sin(by * M_PI / 180));
             const double cosine = to_15_digits(std::cos(by * M_PI / 180));
+            const double x = image.W / 2.0, y = image.H / 2.0;
             return map(cosine, -sine, sine * y - cosine * x + x,  //
                        sine, cosine, -sine * x - cosine * y + y);
         }
-    }
-}
-
-}  // namespace
-
-void change_pixels(PixelStep step, Image& image, Image& spare) {
-    const float factor = float(step.amount);
-    const bool coloured = image.C == 3;
-    switch (step.op) {
-        case PixelOp::identity: return;
-        case PixelOp::shear_x:
-        case PixelOp::shear_y:
-        case PixelOp::translate_x:
-        case PixelOp::translate_y:
-        case PixelOp::rotate: return move(step, image, spare);
         case PixelOp::brightness:
             return map_pixels(image, [&](int v) { return blend(0, v, factor); });
         case PixelOp::contrast: {
@@ -226,16 +215,16 @@ void change_pixels(PixelStep step, Image& image, Image& spare) {
             return blend_images(spare, factor, image);
         case PixelOp::sharpness: blur(image, spare); return blend_images(spare, factor, image);
         case PixelOp::posterize: {
-            const int kept = 0xFF << (8 - int(step.amount));
+            const int kept = 0xFF << (8 - int(by));
             return map_pixels(image, [&](int v) { return v & kept; });
         }
         case PixelOp::solarize: {
-            const int first = int(std::ceil(step.amount));
+            const int first = int(std::ceil(by));
             return map_pixels(image, [&](int v) { return v < first ? v : 255 - v; });
         }
         case PixelOp::autocontrast: return map_each_channel(image, stretched);
         case PixelOp::equalize: return map_each_channel(image, equalized);
-        case PixelOp::hue: return coloured ? turn_hue(image, int(step.amount * 255)) : void();
+        case PixelOp::hue: return coloured ? turn_hue(image, int(by * 255)) : void();
     }
 }
 
