@@ -28,10 +28,8 @@ LinkMessenger::~LinkMessenger() {
     ::close(wake_);
 }
 
-std::future<void> LinkMessenger::send(int rank, std::span<const std::byte> bytes, int channel) {
-    Sent message{{}, bytes, {}};
-    wire::encode({wire::Type::message, generation_, uint32_t(channel), bytes.size()},
-                 message.header);
+// queue_of(end): the queue for this message of the link to `rank`.
+std::future<void> LinkMessenger::enqueue(int rank, auto message, const auto& queue_of) {
     std::future<void> future = message.done.get_future();
     {
         std::lock_guard lock(mutex_);
@@ -40,27 +38,23 @@ std::future<void> LinkMessenger::send(int rank, std::span<const std::byte> bytes
         if (end.failure)
             message.done.set_exception(end.failure);
         else
-            end.out.push_back(std::move(message));
+            queue_of(end)->push_back(std::move(message));
     }
     wake();
     return future;
 }
 
+std::future<void> LinkMessenger::send(int rank, std::span<const std::byte> bytes, int channel) {
+    Sent message{{}, bytes, {}};
+    wire::encode({wire::Type::message, generation_, uint32_t(channel), bytes.size()},
+                 message.header);
+    return enqueue(rank, std::move(message), [](End& end) { return &end.out; });
+}
+
 std::future<void> LinkMessenger::receive(int rank, std::span<std::byte> bytes, int channel,
                                          std::function<void()> then) {
-    Wanted wanted{bytes, {}, std::move(then)};
-    std::future<void> future = wanted.done.get_future();
-    {
-        std::lock_guard lock(mutex_);
-        End& end = ends_.at(size_t(rank));
-        ENSURE(end.link.is_open(), "no link to rank ", rank);
-        if (end.failure)
-            wanted.done.set_exception(end.failure);
-        else
-            end.in[uint32_t(channel)].push_back(std::move(wanted));
-    }
-    wake();
-    return future;
+    return enqueue(rank, Wanted{bytes, {}, std::move(then)},
+                   [&](End& end) { return &end.in[uint32_t(channel)]; });
 }
 
 // Only a thread that waits for a link tells the coordinator that the link broke. A peer that has

@@ -62,6 +62,7 @@ class LinkMessenger final : public Messenger {
         bool has_header() const { return received >= wire::kHeaderBytes; }
     };
     using Done = std::vector<std::pair<std::promise<void>, std::function<void()>>>;
+    std::future<void> enqueue(int rank, auto message, const auto& queue_of);
     void run();
     bool send_some(End& end, Done& done);
     bool receive_some(int rank, End& end, Done& done);
