@@ -41,12 +41,6 @@ struct RingRecord {
     std::atomic<Track*> sent_track{nullptr}, received_track{nullptr};
 };
 
-// Who shares memory, and who cannot and why.
-struct SharedNews {
-    std::string text;
-    bool all;  // who are on one host
-};
-
 class Ring {
  public:
     // `ring`: ranks in ring order; `links` by rank; `bf16`: large sums travel as bf16.
@@ -55,9 +49,9 @@ class Ring {
 
     // From now on the ranks of a host (`peers`, by rank) sum in shared memory if all of them can
     // open it; then one rank per host is on the ring. All ranks call it before the first sum.
-    // Returns the text for the log.
-    SharedNews share_memory(const std::vector<wire::Member>& peers,
-                            const std::function<size_t(size_t)>& limit);
+    // Returns the text for the log, and whether all ranks that have company on their host share.
+    std::pair<std::string, bool> share_memory(const std::vector<wire::Member>& peers,
+                                              const std::function<size_t(size_t)>& limit);
 
     // data = Σ over ranks, the same bits on every rank. With bf16 the data is rounded once a hop
     // and summed in fp32; small sums always travel as fp32.

@@ -20,8 +20,8 @@ std::vector<std::vector<int>> hosts_of(const std::vector<int>& ring,
     return hosts;
 }
 
-SharedNews Ring::share_memory(const std::vector<wire::Member>& peers,
-                              const std::function<size_t(size_t)>& limit) {
+std::pair<std::string, bool> Ring::share_memory(const std::vector<wire::Member>& peers,
+                                                const std::function<size_t(size_t)>& limit) {
     const auto hosts = hosts_of(ring_, peers);
     const int me = at(position_);
     const std::vector<int> mine = *std::ranges::find_if(
