@@ -8,8 +8,8 @@ namespace convoy {
 
 std::string Refusals::line(Clock::time_point now, const std::string& text) {
     if (now - minute_ >= std::chrono::minutes(1)) minute_ = now, lines_ = 0;
-    if (lines_ == most_) return ++left_out_, "";
-    if (++lines_ == most_) return cat(text, " (others in this minute are only counted)");
+    if (lines_ == kMost) return ++left_out_, "";
+    if (++lines_ == kMost) return cat(text, " (others in this minute are only counted)");
     if (left_out_ == 0) return text;
     return cat(text, " (", std::exchange(left_out_, 0),
                " others were refused since the last line)");

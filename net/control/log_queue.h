@@ -17,13 +17,12 @@ namespace convoy {
 // Refused strangers in the log: a port scanner must not fill it.
 class Refusals {
  public:
-    explicit Refusals(int lines = 10) : most_(lines) {}
-    // The line to log for a refusal at `now`; "": nothing. At most `lines` lines are logged per
-    // minute. The first line of a minute says how many were left out before.
+    // The line to log for a refusal at `now`; "": nothing. At most ten lines are logged per minute.
+    // The first line of a minute says how many were left out before.
     std::string line(Clock::time_point now, const std::string& text);
 
  private:
-    const int most_;
+    static constexpr int kMost = 10;
     Clock::time_point minute_;
     int lines_ = 0, left_out_ = 0;
 };
