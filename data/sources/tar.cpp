@@ -20,24 +20,6 @@ namespace {
 
 constexpr uint64_t kMaxText = 1 << 20;  // of a .cls or .json
 
-struct Input {
-    ByteStream& stream;
-    std::exception_ptr failure;  // libarchive is C: no exception may pass through it
-};
-
-la_ssize_t next_block(archive* tar, void* client, const void** block) {
-    Input& input = *static_cast<Input*>(client);
-    try {
-        const std::span<const uint8_t> bytes = input.stream.next();
-        *block = bytes.data();
-        return la_ssize_t(bytes.size());
-    } catch (...) {
-        input.failure = std::current_exception();
-        archive_set_error(tar, EIO, "cannot be read");
-        return -1;
-    }
-}
-
 // "set/hat/IMG.1.jpg": keys "set/hat/IMG" and "set/hat/IMG.1", kind ".jpg", folder "hat".
 struct MemberName {
     explicit MemberName(const std::string& path) : file(split_path(path).second) {
@@ -107,15 +89,13 @@ struct Sample {
 class TarScan {
  public:
     TarScan(ByteStream& stream, const Findings& findings)
-        : input_{stream, nullptr},
-          findings_(findings),
-          tar_(archive_read_new(), archive_read_free) {}
+        : stream_(stream), findings_(findings), tar_(archive_read_new(), archive_read_free) {}
 
     void run() {
         archive_read_support_format_tar(tar_.get());
         // A file may hold several, one after the other.
         archive_read_set_format_option(tar_.get(), "tar", "read_concatenated_archives", "1");
-        archive_read_open(tar_.get(), &input_, nullptr, next_block, nullptr);
+        archive_read_open(tar_.get(), this, nullptr, next_block, nullptr);
         archive_entry* entry;
         for (;;) {
             const int state = archive_read_next_header(tar_.get(), &entry);
@@ -130,11 +110,24 @@ class TarScan {
     }
 
  private:
+    static la_ssize_t next_block(archive* tar, void* self, const void** block) {
+        TarScan& scan = *static_cast<TarScan*>(self);
+        try {
+            const std::span<const uint8_t> bytes = scan.stream_.next();
+            *block = bytes.data();
+            return la_ssize_t(bytes.size());
+        } catch (...) {
+            scan.failure_ = std::current_exception();
+            archive_set_error(tar, EIO, "cannot be read");
+            return -1;
+        }
+    }
+
     // Reports the samples that are complete, then the error that ended the archive.
     void give_up(uint64_t at) {
         const char* why = archive_error_string(tar_.get());
         const std::string text = why ? why : "damaged";
-        if (input_.failure) std::rethrow_exception(input_.failure);
+        if (failure_) std::rethrow_exception(failure_);
         if (!samples_.empty()) samples_.pop_back();  // its other members may be missing
         finish();
         findings_.fault(at, "damaged or truncated tar: " + text);
@@ -266,7 +259,8 @@ class TarScan {
     // The most samples and bytes that wait for the end of their first key.
     static constexpr size_t kMostSamples = 64, kMostBytes = 1 << 26;
 
-    Input input_;
+    ByteStream& stream_;
+    std::exception_ptr failure_;  // libarchive is C: no exception may pass through it
     const Findings& findings_;
     const std::unique_ptr<archive, int (*)(archive*)> tar_;
     std::vector<Sample> samples_;        // of the same first key
