@@ -258,8 +258,7 @@ std::vector<SourcePtr> open_images(const std::vector<std::string>& paths,
             fail("folder '", path, "' has no images",
                  left_out.empty() ? ": name another one" : ", only " + left_out_text(left_out));
         std::vector<Shard> shards =
-            open_shards(places.shards.empty() ? place.shards : places.shards,
-                        {options.cache, options.threads, remote}, log);
+            open_shards(places.shards.empty() ? place.shards : places.shards, options, remote, log);
         std::vector<std::vector<int32_t>> class_of;
         for (const Shard& shard : shards) class_of.emplace_back(shard.index.labels.size());
         all.push_back(shard_source(std::move(shards), Names(), class_of));

@@ -91,7 +91,7 @@ ShardIndex unpack_shard(IndexReader& in) {
 // ---- where it is stored ----
 
 // The index of `folder` in the cache.
-std::string cached_index(const std::string& folder, const IndexOptions& options) {
+std::string cached_index(const std::string& folder, const DataOptions& options) {
     const std::string cache = cache_folder(options.cache);
     if (cache.empty()) return "";
     const std::string place =
@@ -102,13 +102,13 @@ std::string cached_index(const std::string& folder, const IndexOptions& options)
 using Indexes = std::map<std::string, ShardIndex>;  // by the name of the shard
 
 // The index in the cache, and the index next to the shards.
-std::vector<Indexes> load_indexes(const std::string& folder, const IndexOptions& options,
-                                  Log& log) {
+std::vector<Indexes> load_indexes(const std::string& folder, const DataOptions& options,
+                                  const Remote& remote, Log& log) {
     std::vector<Indexes> all;
     for (const std::string& path : {cached_index(folder, options), folder + "/" + kIndexName}) try {
             all.emplace_back();
             if (path.empty() || (!is_url(path) && !fs::exists(path))) continue;
-            const StoragePtr file = open_storage(path, options.remote);
+            const StoragePtr file = open_storage(path, remote);
             all.back() = unpack_index(read_all(*file, kMaxIndex));
         } catch (const Missing&) {  // a server has none
         } catch (const Unreachable&) {
@@ -121,7 +121,7 @@ std::vector<Indexes> load_indexes(const std::string& folder, const IndexOptions&
 
 // Writes the folder of the shards if possible, else the cache. If both fail, the log says so.
 void save_index(const std::string& folder, std::span<const NamedIndex> shards,
-                const IndexOptions& options, Log& log) {
+                const DataOptions& options, Log& log) {
     const std::vector<uint8_t> bytes = pack_index(shards);
     const std::string beside = is_url(folder) ? "" : folder + "/" + kIndexName,
                       cached = cached_index(folder, options);
@@ -283,19 +283,19 @@ ShardIndex scan_shard(const StoragePtr& storage, ShardFormat format,
     return index;
 }
 
-std::vector<Shard> open_shards(const std::vector<std::string>& names, const IndexOptions& options,
-                               Log& log) {
+std::vector<Shard> open_shards(const std::vector<std::string>& names, const DataOptions& options,
+                               const Remote& remote, Log& log) {
     std::map<std::string, std::vector<Indexes>> known;  // by folder
     for (const std::string& name : names) {
         const std::string folder = split_path(name).first;
-        if (!known.contains(folder)) known[folder] = load_indexes(folder, options, log);
+        if (!known.contains(folder)) known[folder] = load_indexes(folder, options, remote, log);
     }
     std::vector<Shard> shards(names.size());
     std::vector<StoragePtr> files(names.size());
     std::vector<char> is_new(names.size());
     for_each_parallel(names.size(), std::max(options.threads, 8), [&](size_t i) {
         const auto [folder, name] = split_path(names[i]);
-        files[i] = open_storage(names[i], options.remote);
+        files[i] = open_storage(names[i], remote);
         files[i]->size();  // many requests at a time
         shards[i] = {files[i]->name(), content_of(files[i]), {}};
         is_new[i] = true;
@@ -303,7 +303,7 @@ std::vector<Shard> open_shards(const std::vector<std::string>& names, const Inde
             const auto at = indexes.find(name);
             const bool is_on_server = is_url(folder) && &indexes == &known.at(folder).back();
             if (is_new[i] && at != indexes.end() &&
-                describes(at->second, names[i], *files[i], options.remote, is_on_server)) {
+                describes(at->second, names[i], *files[i], remote, is_on_server)) {
                 shards[i].index = std::move(at->second);
                 is_new[i] = false;
             }
@@ -329,7 +329,7 @@ std::vector<Shard> open_shards(const std::vector<std::string>& names, const Inde
         Shard& shard = shards[todo[k]];
         if (const int signal = options.stop ? options.stop() : 0)
             fail("stopped by signal ", signal, " while shards were indexed");
-        index_shard(shard, names[todo[k]], files[todo[k]], options.remote);
+        index_shard(shard, names[todo[k]], files[todo[k]], remote);
         files[todo[k]]->finish();
         progress.add(shard.storage->size());
     });

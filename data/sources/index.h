@@ -22,15 +22,13 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "data/sources/dataset.h"
 #include "data/sources/records.h"
 #include "data/sources/remote.h"
-#include "data/sources/source.h"
-#include "src/base/log.h"
 
 namespace convoy {
 
@@ -65,18 +63,11 @@ struct Shard {
     ShardIndex index;
 };
 
-struct IndexOptions {
-    std::string cache;               // folder if the shards' own cannot be written; "": the user's
-    int threads = 1;                 // shards scanned at a time
-    Remote remote;                   // for URLs
-    std::function<int()> stop = {};  // if it returns other than 0, the scan ends
-};
-
 // Opens the shards of these names. Their indexes come from the index file if it matches. The other
 // shards are read whole, `threads` at a time, and the index file is written. The log shows what is
 // scanned, and the progress. Throws Error: a shard cannot be opened, or has no known format.
-std::vector<Shard> open_shards(const std::vector<std::string>& names, const IndexOptions& options,
-                               Log& log);
+std::vector<Shard> open_shards(const std::vector<std::string>& names, const DataOptions& options,
+                               const Remote& remote, Log& log);
 
 // The samples of shards as a source (shard_source.cpp). class_of[s][k]: the class of samples of
 // shards[s] with label number k; -1 leaves them out. A sample is called "train-000.tar, byte 1536";

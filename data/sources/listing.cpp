@@ -233,8 +233,8 @@ void compare(Shard& shard, const PackedSet& packed, bool is_check) {
 
 Listing list_shards(const Place& place, const Names& base, const DataOptions& options,
                     const Remote& remote, Log& log) {
-    auto shards = std::make_shared<std::vector<Shard>>(
-        open_shards(place.shards, {options.cache, options.threads, remote, options.stop}, log));
+    auto shards =
+        std::make_shared<std::vector<Shard>>(open_shards(place.shards, options, remote, log));
     std::map<std::string, PackedSet> packed;  // by folder
     std::set<bool> parts;                     // true: training shards are opened; false: validation
     for (const std::string& path : place.shards) {
