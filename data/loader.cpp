@@ -24,17 +24,11 @@ Loader::Loader(SourcePtr source, const Preprocess& how, LoaderOptions options,
     first_sample_ = std::accumulate(parts.begin(), own, int64_t(0));
     samples_ =
         parts.empty() ? int64_t(source_->size()) : std::accumulate(own, parts.end(), first_sample_);
-    const size_t most = size_t(max_share(options_));
     for (size_t i = 0; i < slots.size(); ++i) {
         Batch& batch = slots_[i].batch;
         batch.x = slots[i];
         batch.bytes = options_.bytes && !how_.changes.to_floats();
-        batch.labels.reserve(most + 1), batch.samples.reserve(most + 1);
-        batch.positions.reserve(most + 1);
-        slots_[i].good.reserve(most + 1);
-        if (!how_.changes.mix()) continue;
-        batch.second_labels.reserve(most), batch.first_parts.reserve(most);
-        slots_[i].partner.resize(how_.size.elems());
+        if (how_.changes.mix()) slots_[i].partner.resize(how_.size.elems());
     }
     for (size_t i = 0; i < size_t(options_.threads); ++i) try {
             Track* const track = i < options_.tracks.size() ? options_.tracks[i] : nullptr;
@@ -81,7 +75,7 @@ void Loader::start(uint32_t epoch, int64_t consumed) {
     if (options_.training)
         order_.emplace(source_->shard_sizes(), options_.window, how_.seed, epoch);
     if (options_.pixels && steps(consumed) > 0)
-        source_->plan(order_ ? order_->visits() : std::vector<Visit>(), place_of(slice(0)));
+        source_->plan(order_ ? order_->visits() : std::vector<Visit>(), slice(0).place);
     running_ = true;
     work_.notify_all();
 }
@@ -182,7 +176,7 @@ Loader::Slot* Loader::claim() {
 Loader::Slice Loader::slice(int64_t step) const {
     const int64_t begin = consumed_ + step * options_.batch;
     const int64_t end = std::min(begin + options_.batch, samples_);
-    Slice slice{end - begin, {}, {}, 0};
+    Slice slice{end - begin, {}, {}, 0, uint64_t(begin)};
     const std::vector<double>& shares = options_.shares;
     const size_t world = std::max(options_.parts.size(), shares.size());
     int64_t at = 0;
@@ -198,33 +192,21 @@ Loader::Slice Loader::slice(int64_t step) const {
         slice.by_rank.push_back(part.size());
         at += part.size();
     }
+    if (!options_.parts.empty()) slice.place = uint64_t(slice.own.begin);
     return slice;
 }
 
-// The first position of a step, in the order of this rank's source.
-uint64_t Loader::place_of(const Slice& step) const {
-    return uint64_t(step.own.begin - (options_.parts.empty() ? step.first : 0));
-}
-
-// If each rank has other samples, images are mixed within a rank.
-int64_t Loader::rows(const Slice& step) const {
-    const int64_t own = step.own.size();
-    return own + (how_.changes.mix() && options_.parts.empty() && own > 0 && own < step.size);
-}
-
-// After this rank's samples comes the first one's partner: the one before it, or the slice's last.
-uint64_t Loader::sample_of(const Slice& step, int64_t row) const {
-    const int64_t before = (step.first + step.size - 1) % step.size - step.first;
-    const int64_t at = step.own.begin + (row < step.own.size() ? row : before);
-    return order_ ? (*order_)(uint64_t(at)) : uint64_t(at);
-}
-
-// Prepares `slot` for the next step: its samples, and their positions in the slice.
+// Prepares `slot` for the next step: its samples, and their positions in the slice. After this
+// rank's samples comes the first one's partner: the one before it, or the slice's last. If each
+// rank has other samples, images are mixed within a rank.
 void Loader::open_step(Slot& slot) {
     Slice step = slice(opened_++);
     if (const int64_t done = opened_ - int64_t(slots_.size()); done > 0)  // their slots are free
-        source_->pass(place_of(slice(done)));
-    const size_t n = size_t(step.own.size()), rows = size_t(this->rows(step));
+        source_->pass(slice(done).place);
+    const size_t n = size_t(step.own.size());
+    const bool has_partner =
+        how_.changes.mix() && options_.parts.empty() && n > 0 && int64_t(n) < step.size;
+    const size_t rows = n + has_partner;
     slot.state = State::filling;
     slot.claimed = slot.done = 0;
     slot.good.assign(rows, 0);
@@ -232,7 +214,9 @@ void Loader::open_step(Slot& slot) {
     batch.wanted = int(n), batch.global_wanted = step.size, batch.number = ++batches_;
     batch.labels.resize(rows), batch.samples.resize(rows), batch.positions.resize(rows);
     for (size_t i = 0; i < rows; ++i) {
-        batch.samples[i] = uint64_t(first_sample_) + sample_of(step, int64_t(i));
+        const int64_t before = (step.first + step.size - 1) % step.size - step.first;
+        const uint64_t at = uint64_t(step.own.begin + (i < n ? int64_t(i) : before));
+        batch.samples[i] = uint64_t(first_sample_) + (order_ ? (*order_)(at) : at);
         batch.positions[i] = int32_t(step.first + int64_t(i));
     }
     batch.wanted_by = std::move(step.by_rank);

@@ -111,11 +111,9 @@ class Loader {
         std::vector<int64_t> by_rank;  // the part of each rank
         Range own;                     // this rank's: positions in the order of its source
         int64_t first;                 // place of own.begin in the slice
+        uint64_t place;                // its first position in the order of this rank's source
     };
     Slice slice(int64_t step) const;
-    uint64_t place_of(const Slice& step) const;
-    int64_t rows(const Slice& step) const;                     // that this rank makes
-    uint64_t sample_of(const Slice& step, int64_t row) const;  // its number in the source
     void finish(Slot& slot);
     Slot& slot_of(int64_t step) { return slots_[size_t(step) % slots_.size()]; }
 
