@@ -107,7 +107,7 @@ class RingCommunicator final : public RingCollectives {
     RingCommunicator(std::unique_ptr<Membership> membership, Connected connected,
                      std::function<int()> stop, std::function<size_t(size_t)> limit)
         : membership_(std::move(membership)),
-          limit_(std::move(limit)),
+          record_{membership_->progress().moved, std::move(limit)},
           ring_(connected.welcome.ring.empty() ? nullptr : make_ring(connected)),
           me_(std::move(connected.welcome)),
           thread_([this] { work(); }) {
@@ -172,7 +172,7 @@ class RingCommunicator final : public RingCollectives {
         std::iota(order.begin(), order.end(), 0);
         std::vector<Link> all = open_more(peers, wire::kGroupLink), links(ranks.size());
         for (const int peer : order)
-            (links[size_t(peer)] = std::move(all[size_t(ranks[size_t(peer)])])).set_limit(limit_);
+            links[size_t(peer)] = std::move(all[size_t(ranks[size_t(peer)])]);
         std::lock_guard lock(ring_mutex_);
         group_ring_ = std::make_unique<Ring>(rank, order, std::move(links), me_.generation,
                                              me_.rules.bf16, record_);
@@ -271,8 +271,6 @@ class RingCommunicator final : public RingCollectives {
     }
     std::unique_ptr<Ring> make_ring(Connected& connected) {
         const wire::Welcome& w = connected.welcome;
-        for (Link& link : connected.links)
-            if (link.is_open()) link.set_limit(limit_);
         return std::make_unique<Ring>(w.rank, w.ring, std::move(connected.links), w.generation,
                                       w.rules.bf16, record_);
     }
@@ -280,7 +278,7 @@ class RingCommunicator final : public RingCollectives {
     void share_memory() {
         if (!me_.rules.shm || hosts_of(me_.ring, me_.peers).size() == me_.ring.size()) return;
         submit([this] {
-            const auto [news, all] = ring_->share_memory(me_.peers, limit_);
+            const auto [news, all] = ring_->share_memory(me_.peers);
             if (me_.rank > 0) return;
             all ? membership_->log().info(news) : membership_->log().notice(news);
         }).wait();
@@ -294,8 +292,7 @@ class RingCommunicator final : public RingCollectives {
 
     std::unique_ptr<Membership> membership_;
     std::mutex ring_mutex_;  // another ring takes the place of one that broke
-    const std::function<size_t(size_t)> limit_;
-    RingRecord record_{membership_->progress().moved};
+    RingRecord record_;
     std::unique_ptr<Ring> ring_, group_ring_;
     wire::Welcome me_;
     std::weak_ptr<LinkMessenger> links_;

@@ -211,6 +211,7 @@ Ring::Ring(int rank, std::vector<int> ring, std::vector<Link> links, uint32_t ge
       outbox_(kStage),
       inbox_(kStage),
       record_(record) {
+    for (Link& link : links_) link.set_limit(record.limit);
     position_ = int(std::find(ring_.begin(), ring_.end(), rank) - ring_.begin());
     ENSURE(links_.size() == ring_.size() && position_ < world(), "rank ", rank, " of ", world());
 }

@@ -34,9 +34,11 @@ struct PeerMistake : Error {
     int rank;
 };
 
-// What all rings of a rank count, in bytes with headers, and the tracks of Communicator::record.
+// What all rings of a rank count, in bytes with headers, the tracks of Communicator::record, and
+// JoinOptions::limit.
 struct RingRecord {
     std::atomic<uint64_t>& moved;  // sent and received
+    const std::function<size_t(size_t)> limit;
     std::atomic<uint64_t> sent{0};
     std::atomic<Track*> sent_track{nullptr}, received_track{nullptr};
 };
@@ -50,8 +52,7 @@ class Ring {
     // From now on the ranks of a host (`peers`, by rank) sum in shared memory if all of them can
     // open it; then one rank per host is on the ring. All ranks call it before the first sum.
     // Returns the text for the log, and whether all ranks that have company on their host share.
-    std::pair<std::string, bool> share_memory(const std::vector<wire::Member>& peers,
-                                              const std::function<size_t(size_t)>& limit);
+    std::pair<std::string, bool> share_memory(const std::vector<wire::Member>& peers);
 
     // data = Σ over ranks, the same bits on every rank. With bf16 the data is rounded once a hop
     // and summed in fp32; small sums always travel as fp32.

@@ -20,8 +20,7 @@ std::vector<std::vector<int>> hosts_of(const std::vector<int>& ring,
     return hosts;
 }
 
-std::pair<std::string, bool> Ring::share_memory(const std::vector<wire::Member>& peers,
-                                                const std::function<size_t(size_t)>& limit) {
+std::pair<std::string, bool> Ring::share_memory(const std::vector<wire::Member>& peers) {
     const auto hosts = hosts_of(ring_, peers);
     const int me = at(position_);
     const std::vector<int> mine = *std::ranges::find_if(
@@ -69,7 +68,7 @@ std::pair<std::string, bool> Ring::share_memory(const std::vector<wire::Member>&
         host_ = std::make_unique<SharedSum>(std::move(memory),
                                             size_t(std::ranges::find(host, me) - host.begin()),
                                             std::move(ranks), shut_, record_.moved);
-        host_->limit = limit;
+        host_->limit = record_.limit;
         host_->look = [this] {
             for (const Link& link : links_)
                 if (link.is_open() && link.has_ended())
