@@ -43,7 +43,7 @@ namespace {
 struct Search {
     asio::io_context io{1};
     TlsContext tls;
-    HealthReport report;
+    HealthReport report = {};
     int found = 0;
 
     void note(int weight, HealthReport what) {
@@ -86,12 +86,11 @@ struct Search {
 
 HealthReport ask_health(uint16_t port, std::chrono::milliseconds patience,
                         const std::string& token) {
-    Search search;
-    search.tls = make_tls(token);
-    search.report = {false, true,
-                     cat("nobody listens at port ", port,
-                         " of this machine: the rank has ended, "
-                         "has not reached its coordinator yet, or has another --port")};
+    Search search{.tls = make_tls(token),
+                  .report = {false, true,
+                             cat("nobody listens at port ", port,
+                                 " of this machine: the rank has ended, "
+                                 "has not reached its coordinator yet, or has another --port")}};
     for (const auto& [name, address] : interfaces())
         spawn(search.io.get_executor(), search.ask({address, port}, patience));
     search.io.run();
@@ -100,8 +99,7 @@ HealthReport ask_health(uint16_t port, std::chrono::milliseconds patience,
 
 bool answers(const std::string& address, uint16_t port, std::chrono::milliseconds patience,
              const std::string& token) {
-    Search search;
-    search.tls = make_tls(token);
+    Search search{.tls = make_tls(token)};
     const auto ask_all = [&]() -> asio::awaitable<void> {
         try {
             for (const tcp::endpoint& endpoint : co_await resolve(address, port))
