@@ -311,11 +311,8 @@ void Coordinator::form_again() {
         const auto at = std::ranges::find(members, rank);
         return at == members.end() ? -1 : int(at - members.begin());
     };
-    for (const int rank : members) {
-        const wire::Member& peer = base_.peers[size_t(rank)];
-        ring_.peers.push_back(peer);
-        ++ring_.world;
-    }
+    for (const int rank : members) ring_.peers.push_back(base_.peers[size_t(rank)]);
+    ring_.world = int(members.size());
     for (Client* client : clients(Role::member)) {
         const int rank = new_rank(client->rank);
         if (rank >= 0)

@@ -121,16 +121,13 @@ class Reader {
     }
     template <class T>
     void get(std::vector<T>& list) {
-        list.resize(count(std::is_arithmetic_v<T> ? sizeof(T) : 8));
-        for (T& item : list) get(item);
-    }
-    // The count of a list whose items have at least `item_bytes` each.
-    size_t count(size_t item_bytes) {
         uint32_t n;
         get(n);
-        if (n > rest_.size() / item_bytes)
+        const size_t least = std::is_arithmetic_v<T> ? sizeof(T) : 8;  // bytes of an item
+        if (n > rest_.size() / least)
             fail("a ", name(type_), " message claims ", n, " items in ", rest_.size(), " bytes");
-        return n;
+        list.resize(n);
+        for (T& item : list) get(item);
     }
     std::string_view take(size_t bytes) {
         if (bytes > rest_.size())

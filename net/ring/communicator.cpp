@@ -43,12 +43,6 @@ void gather_bytes(Ring& ring, int rank, std::span<const std::byte> data,
     ring.gather(std::vector<std::span<std::byte>>(all.begin(), all.end()), false);
 }
 
-std::vector<std::span<std::byte>> as_bytes(const std::vector<std::span<float>>& blocks) {
-    std::vector<std::span<std::byte>> bytes;
-    for (const auto& block : blocks) bytes.push_back(std::as_writable_bytes(block));
-    return bytes;
-}
-
 // The collectives of one ring. Derived classes say how they are queued.
 class RingCollectives : public Communicator {
  public:
@@ -58,7 +52,9 @@ class RingCollectives : public Communicator {
     }
     std::future<void> gather(std::vector<std::span<float>> blocks, bool exact) override {
         ENSURE(int(blocks.size()) == world(), blocks.size(), " blocks");
-        return submit([this, bytes = as_bytes(blocks), exact] { ring().gather(bytes, !exact); });
+        std::vector<std::span<std::byte>> bytes;
+        for (const auto& block : blocks) bytes.push_back(std::as_writable_bytes(block));
+        return submit([this, bytes, exact] { ring().gather(bytes, !exact); });
     }
     void broadcast(std::span<std::byte> data, int root) override {
         submit([this, data, root] { ring().broadcast(data, root); }).get();
