@@ -113,7 +113,7 @@ asio::awaitable<void> Listener::read_first(Socket socket) {
                 true, cat("port ", port(), " is that of a rank, not of the coordinator",
                           coordinator_at ? coordinator_at() : "")});
         else if (type == wire::Type::health && on_health)
-            answer = health_message();
+            answer = wire::encode(on_health());
         else if (type == wire::Type::offer && on_offer)
             answer = on_offer();
         else if (type == wire::Type::join)
@@ -146,12 +146,6 @@ asio::awaitable<void> Listener::read_first(Socket socket) {
         // The peer has hung up.
     }
     std::erase_if(guests_, [&](const Guest& guest) { return guest.socket == &socket; });
-}
-
-std::string Listener::health_message() const {
-    wire::Health health = on_health();
-    if (health.text.size() > kHealthText) health.text = health.text.substr(0, kHealthText) + " …";
-    return wire::encode(health);
 }
 
 void Listener::log_refusal(const std::string& text) {

@@ -49,7 +49,6 @@ class Listener {
     asio::awaitable<void> slow_down();
     asio::awaitable<void> read_first(Socket socket);
     void let_in(Socket& socket);
-    std::string health_message() const;
 
     asio::io_context& io_;
     LogQueue& log_;

@@ -352,6 +352,7 @@ wire::Health Membership::health() const {
     wire::Health health = state_of_health();
     health.process = process_, health.seeks = state_ == RankState::kJoining;
     if (open_) health.generation = open_->generation;
+    if (health.text.size() > kHealthText) health.text = health.text.substr(0, kHealthText) + " …";
     return health;
 }
 
