@@ -22,6 +22,8 @@ class Bitmap {
     // Writes H·W·C bytes, as Pillow decodes them; of 16 bits a sample the upper eight. A byte of
     // `out` is written when the file has data for it, so a false claim of a size takes no memory.
     virtual void read(uint8_t* out) = 0;
+    // The pixels, if they are in the file as they are wanted; else nothing.
+    virtual std::span<const uint8_t> raw() const { return {}; }
 
  protected:
     [[noreturn]] void ends_early() const { fail(name_, ": truncated: the image data ends early"); }

@@ -90,8 +90,7 @@ class Pnm : public Bitmap {
         const int64_t row = kind_ == '4' ? (W + 7) / 8 : W * C * (largest_ > UINT8_MAX ? 2 : 1);
         if (kind_ >= '4' && H > 0 && row > int64_t(bytes.size() - begin_) / H) ends_early();
     }
-    // The pixels, if they are in the file as they are wanted.
-    Bytes raw() const {
+    Bytes raw() const override {
         return kind_ > '4' && largest_ == UINT8_MAX ? bytes_.subspan(begin_, size_t(H * W * C))
                                                     : Bytes();
     }
@@ -191,7 +190,7 @@ Decoder::~Decoder() = default;
 void Decoder::open(Bytes bytes, const std::string& name) {
     if (bytes.empty()) fail(name, ": the file is empty (0 bytes)");
     if (bytes.size() > size_t(INT32_MAX)) fail(name, ": ", bytes.size(), " bytes are too many");
-    name_ = name, bitmap_.reset(), raw_ = {};
+    name_ = name, bitmap_.reset();
     const std::string format = image_extension(bytes);
     if (format.empty()) {
         size_t blank = has_text(bytes, 0, "\xEF\xBB\xBF") ? 3 : 0;  // before a web page
@@ -211,11 +210,7 @@ void Decoder::open(Bytes bytes, const std::string& name) {
                   : format == "bmp"  ? open_bmp(bytes, name)
                   : format == "tif"  ? open_tiff(bytes, name)
                   : format == "webp" ? std::make_unique<WebP>(bytes, name)
-                                     : std::unique_ptr<Bitmap>();
-        if (!bitmap_) {
-            auto pnm = std::make_unique<Pnm>(bytes, name);
-            raw_ = pnm->raw(), bitmap_ = std::move(pnm);
-        }
+                                     : std::unique_ptr<Bitmap>(new Pnm(bytes, name));
         H = bitmap_->H, W = bitmap_->W;
     }
     check_claim(name, format, H, W, bytes.size(), max_pixels_);
@@ -245,12 +240,13 @@ void Decoder::read(Crop crop, Image& image) {
            name_, ": the crop is not inside the image of ", W_, "x", H_);
     image.C = channels_;
     const uint64_t pixels = uint64_t(H_) * uint64_t(W_);
-    const uint64_t decoded = raw_.empty() && bitmap_ ? pixels * uint64_t(bitmap_->C) : 0;
+    const Bytes raw = bitmap_ ? bitmap_->raw() : Bytes();
+    const uint64_t decoded = raw.empty() && bitmap_ ? pixels * uint64_t(bitmap_->C) : 0;
     LargeImage::expect(
         (bitmap_ ? decoded + uint64_t(bitmap_->memory) : 6 * pixels * jpeg_->is_held_whole()) +
         uint64_t(crop.H) * uint64_t(crop.W) * uint64_t(channels_));
     if (!bitmap_) return jpeg_->read(crop, image);
-    if (!raw_.empty()) return copy_crop(raw_, crop, image);
+    if (!raw.empty()) return copy_crop(raw, crop, image);
     if (decoded_bytes_ < decoded)
         decoded_ = std::make_unique_for_overwrite<uint8_t[]>(decoded), decoded_bytes_ = decoded;
     bitmap_->read(decoded_.get());

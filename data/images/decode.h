@@ -68,7 +68,6 @@ class Decoder {
     const int64_t max_pixels_;
     std::unique_ptr<JpegReader> jpeg_;  // made for the first JPEG
     std::unique_ptr<Bitmap> bitmap_;    // any other image
-    std::span<const uint8_t> raw_;      // pixels of a PPM or PGM as bytes; empty: something else
     std::string name_;
     int H_ = 0, W_ = 0;
     std::unique_ptr<uint8_t[]> decoded_;  // the pixels of bitmap_
