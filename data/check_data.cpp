@@ -36,7 +36,6 @@ std::vector<Finding> decode_all(const Source& source, const std::string& part, i
         source.pass(i > size_t(threads) ? i - size_t(threads) : 0);
         thread_local std::unique_ptr<ImageBuffers> buffers;
         LargeImage large(&buffers);
-        if (!buffers) buffers = std::make_unique<ImageBuffers>(3);
         auto& [decoder, bytes, image, row] = *buffers;
         Finding& one = findings[i];
         one.fault = image_fault(source, i, [&] {

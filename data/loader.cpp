@@ -133,9 +133,8 @@ void Loader::decode_rows(Track* track) {
         std::string reason;
         std::exception_ptr error;
         try {
-            LargeImage large(&buffers);
+            LargeImage large(&buffers, how_.size.C);
             const Span span(track, kTraceDecode, int64_t(slot->batch.samples[row]));
-            if (!buffers) buffers = std::make_unique<ImageBuffers>(how_.size.C);
             reason = image_fault(*source_, slot->batch.samples[row] - uint64_t(first_sample_),
                                  [&] { make_row(*buffers, *slot, row); });
         } catch (...) {

@@ -90,7 +90,6 @@ void write_shard(const ShardTask& task, const PackOptions& options, ProgressBar&
         const uint64_t sample = part.sample(i);
         const int32_t label = part.source->label(sample);
         LargeImage large(&buffers);
-        if (!buffers) buffers = std::make_unique<ImageBuffers>(3);
         const std::string fault = image_fault(*part.source, sample, [&] {
             part.source->read(sample, buffers->bytes);
             shrink(*buffers, part.source->name(sample), options.max_side);

@@ -18,9 +18,11 @@ class LargeImage {
  public:
     static constexpr uint64_t kLeast = 64 << 20;
 
-    // buffers: those of the thread, if it keeps any. They are freed after a large image.
-    explicit LargeImage(std::unique_ptr<ImageBuffers>* buffers = nullptr) : buffers_(buffers) {
+    // buffers: those of the thread, if it keeps any. Made if missing; freed after a large image.
+    explicit LargeImage(std::unique_ptr<ImageBuffers>* buffers = nullptr, int channels = 3)
+        : buffers_(buffers) {
         current_ = this;
+        if (buffers && !*buffers) *buffers = std::make_unique<ImageBuffers>(channels);
     }
     ~LargeImage() {
         current_ = nullptr;
