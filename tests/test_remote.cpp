@@ -459,9 +459,9 @@ TEST_CASE("remote: an epoch reads shards one after the other; what does not fit 
         if (!request.path.ends_with(".tar")) return {status("404 Not Found")};
         return {part(request, tar.size(), "", &tar)};
     });
-    DataOptions options{.train = world.server.url("/train-{0..7}.tar"),
-                        .cache = world.options.cache,
-                        .cache_bytes = tar.size() * 7 / 2};
+    DataOptions options{
+        .train = world.server.url("/train-{0..7}.tar"),
+        .remote = {.cache = world.options.cache, .cache_bytes = tar.size() * 7 / 2}};
     std::string log;
     const DataSet set = open(options, &log);
     REQUIRE(set.train->size() == 24);
@@ -474,7 +474,7 @@ TEST_CASE("remote: an epoch reads shards one after the other; what does not fit 
             source.pass(i);
             source.read(order(i), bytes);
             CHECK(!bytes.empty());
-            CHECK(world.bytes() <= options.cache_bytes);
+            CHECK(world.bytes() <= options.remote.cache_bytes);
         }
     };
     const size_t before = world.count();
@@ -508,7 +508,8 @@ TEST_CASE("remote: what a packed set on a server has lost counts as damaged") {
         const std::vector<uint8_t> about(json.begin(), json.end());
         return {part(request, is_json ? about.size() : tar.size(), "", is_json ? &about : &tar)};
     });
-    DataOptions options{.train = world.server.url("/set/"), .cache = world.options.cache};
+    DataOptions options{.train = world.server.url("/set/"),
+                        .remote = {.cache = world.options.cache}};
     const SourcePtr train = open(options).train;
     CHECK((train->size() == 6 && train->damaged() == 4));
     options.is_check = true;  // a.tar has the sum of dataset.json

@@ -491,7 +491,8 @@ TEST_CASE("an index is used while it fits its shards, and made anew when it does
     const std::string shard = dir / "s/a.tar", index = dir / "s/convoy.index";
     const Bytes tar = golden_shard(golden::kTarUstar);
     put(shard, tar);
-    refuses({.train = dir / "s", .stop = [] { return 15; }}, "stopped by signal 15 while shards");
+    refuses({.train = dir / "s", .remote = {.stop = [] { return 15; }}},
+            "stopped by signal 15 while shards");
     open({.train = dir / "s"});
     const auto written = fs::last_write_time(shard);
 

@@ -331,7 +331,7 @@ TEST_CASE("a folder to which many links lead is listed once for each class; a si
     CHECK(source->size() == size_t(2 * kFolders * (kFolders + 1) + 1));
     CHECK(source->name(2) == dir / "0/to1/0.jpg");  // not 0/to2/to1/0.jpg
     int calls = 0;
-    refuses({.train = dir.path(), .stop = [&] { return ++calls < 20 ? 0 : 15; }},
+    refuses({.train = dir.path(), .remote = {.stop = [&] { return ++calls < 20 ? 0 : 15; }}},
             "stopped by signal 15 while the images were listed");
     CHECK(calls == 20);
 }

@@ -144,7 +144,8 @@ TEST_CASE("a stream has one reader, and ends with it although nothing comes") {
 TEST_CASE("--data FIFO needs the number of images and the classes, and is for training") {
     TempDir folder;
     const Feeder feeder(folder);
-    DataOptions options{.train = feeder.path, .classes = kFour, .cache = folder / "cache"};
+    DataOptions options{
+        .train = feeder.path, .classes = kFour, .remote = {.cache = folder / "cache"}};
     options.streams = true;
     refuses(options, feeder.path + ":");
     options.train += ":3";

@@ -31,10 +31,6 @@ const std::string* first_not_in(const Names& names, const Names& known) {
     return at == names.end() ? nullptr : &*at;
 }
 
-Remote remote_of(const DataOptions& options, Log& log) {
-    return {{.cache = options.cache, .cache_bytes = options.cache_bytes}, log};
-}
-
 // The classes to use: all that are `there`, or only the `wanted` ones, in the order of `wanted`.
 Names choose_classes(const Names& there, const Names& wanted, const std::string& where, bool part) {
     if (const std::string* other = first_not_in(wanted, there);
@@ -146,7 +142,7 @@ SourcePtr open_validation(const Listing& listing, const Names& known, const Name
 
 DataSet open_data(const DataOptions& options, Log& log) {
     if (options.train.empty()) return open_generated(options);
-    const Remote remote = remote_of(options, log);
+    const Remote remote(options.remote, log);
     Places places = find_places(options.train, remote);
     if (options.label_offset != 0 && places.train.shards.empty() && !places.train.is_list)
         fail("--label-offset is for numbers in shards and lists, but '", places.train.name,
@@ -217,7 +213,7 @@ DataSet open_data(const DataOptions& options, Log& log) {
 }
 
 SourcePtr open_for_classes(const DataOptions& options, const Names& classes, Log& log) {
-    const Remote remote = remote_of(options, log);
+    const Remote remote(options.remote, log);
     const Places places = find_places(options.train, remote);
     const Place& place = places.val.is_none() ? places.train : places.val;
     return open_validation(list_place(place, classes, options, remote, log), classes, classes,
@@ -226,7 +222,7 @@ SourcePtr open_for_classes(const DataOptions& options, const Names& classes, Log
 
 std::vector<SourcePtr> open_images(const std::vector<std::string>& paths,
                                    const DataOptions& options, Log& log, Names& faults) {
-    const Remote remote = remote_of(options, log);
+    const Remote remote(options.remote, log);
     std::vector<SourcePtr> all;
     std::vector<ImageFile> files;  // of the source that comes next
     const auto end_files = [&] {

@@ -4,12 +4,11 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "data/sources/remote.h"
 #include "data/sources/source.h"
-#include "src/base/log.h"
 
 namespace convoy {
 
@@ -25,15 +24,13 @@ struct DataOptions {
     float val_split = 0;     // part of each class held back for validation; needs val = ""
     std::vector<std::string> classes = {};  // keep only these, in this order; empty: all, sorted
     bool streams = false;                   // train and val may be streams
-    bool part = false;         // other ranks have the rest of the set: classes may be missing
-    int generated = 3000;      // images of the generated set; a sixth of them for validation
-    uint64_t seed = 0;         // of the split and of the generated set
-    int64_t label_offset = 0;  // subtracted from the numbers of classes in shards and lists
-    std::string cache = {};    // folder for remote shards, and indexes that have no other place
-    uint64_t cache_bytes = 10ull << 30;  // of remote shards that it may hold
-    int threads = 1;                     // that scan shards
-    bool is_check = false;  // compare shards with their SHA-256; a report tells their faults
-    std::function<int()> stop = {};  // if it returns other than 0, the search for images ends
+    bool part = false;          // other ranks have the rest of the set: classes may be missing
+    int generated = 3000;       // images of the generated set; a sixth of them for validation
+    uint64_t seed = 0;          // of the split and of the generated set
+    int64_t label_offset = 0;   // subtracted from the numbers of classes in shards and lists
+    RemoteOptions remote = {};  // its cache also keeps indexes that have no other place
+    int threads = 1;            // that scan shards
+    bool is_check = false;      // compare shards with their SHA-256; a report tells their faults
 };
 
 // Throws Error: nothing, one class, an unknown class name, a validation class unknown to training.

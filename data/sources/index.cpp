@@ -92,7 +92,7 @@ ShardIndex unpack_shard(IndexReader& in) {
 
 // The index of `folder` in the cache.
 std::string cached_index(const std::string& folder, const DataOptions& options) {
-    const std::string cache = cache_folder(options.cache);
+    const std::string cache = cache_folder(options.remote.cache);
     if (cache.empty()) return "";
     const std::string place =
         is_url(folder) ? folder : fs::absolute(folder).lexically_normal().native();
@@ -327,7 +327,7 @@ std::vector<Shard> open_shards(const std::vector<std::string>& names, const Data
     for (const size_t i : todo) files[i]->prepare();
     for_each_parallel(todo.size(), options.threads, [&](size_t k) {
         Shard& shard = shards[todo[k]];
-        if (const int signal = options.stop ? options.stop() : 0)
+        if (const int signal = options.remote.stop ? options.remote.stop() : 0)
             fail("stopped by signal ", signal, " while shards were indexed");
         index_shard(shard, names[todo[k]], files[todo[k]], remote);
         files[todo[k]]->finish();

@@ -143,7 +143,7 @@ Listing list_folders(const std::string& folder, bool is_training, const DataOpti
     Names known;
     for (const std::string& name : folders_in(folder)) {
         LeftOut others;
-        const Search search{options.stop, &others, /*most=*/1};
+        const Search search{options.remote.stop, &others, /*most=*/1};
         if (options.part || !images_below(folder, name, -1, search).empty())
             known.push_back(name);
         else
@@ -157,7 +157,7 @@ Listing list_folders(const std::string& folder, bool is_training, const DataOpti
         if (has_image_name(entry.path()) && !entry.is_directory())
             ++loose["images in no class folder"];
     const bool is_sure = !is_training || !options.classes.empty();
-    return {folder, known, [=, stop = options.stop, &log](const Names& classes) {
+    return {folder, known, [=, stop = options.remote.stop, &log](const Names& classes) {
                 LeftOut left_out = loose;
                 auto files = files_of(folder, classes, log, {stop, &left_out});
                 if (!is_sure) refuse_folders(folder, classes, files, log);
@@ -356,13 +356,9 @@ static Listing list_stream(const Place& place, const Names& base, const DataOpti
     const Names known = base.empty() ? options.classes : base;
     if (known.empty())
         fail("'", place.name, "' is a stream: name its classes by --classes, in their order");
-    return {
-        place.name, known, [=, &log](const Names& classes) {
-            return stream_source(
-                place, classes, options.label_offset,
-                {.cache = options.cache, .cache_bytes = options.cache_bytes, .stop = options.stop},
-                log);
-        }};
+    return {place.name, known, [=, &log](const Names& classes) {
+                return stream_source(place, classes, options.label_offset, options.remote, log);
+            }};
 }
 
 Listing list_place(const Place& place, const Names& base, const DataOptions& options,

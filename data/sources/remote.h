@@ -24,7 +24,7 @@ struct RemoteOptions {
     int connections = 8;                 // files fetched at a time
     double patience = 60;            // seconds without a byte until failing requests are an error
     long stall = 10;                 // seconds without data until one request fails
-    std::function<int()> stop = {};  // for streams: if it returns other than 0, waiting ends
+    std::function<int()> stop = {};  // if it returns other than 0, streams and searches end
 };
 
 // The folder in the cache for shards, which is made if it is not there. Throws Error.

@@ -28,8 +28,8 @@ DataOptions data_options(const Config& config, const std::vector<std::string>& c
     options.generated = config.generated;
     options.seed = uint64_t(config.seed);
     options.label_offset = config.label_offset;
-    options.cache = config.cache;
-    options.cache_bytes = config.cache_size.bytes;
+    options.remote.cache = config.cache;
+    options.remote.cache_bytes = config.cache_size.bytes;
     options.threads = config.decode_threads > 0 ? config.decode_threads : available_cpus();
     options.part = config.shards == ShardMode::kMine;
     return options;
@@ -196,7 +196,7 @@ void compare_data(JobSession& job, const DataSet& data) {
 
 static void open_set(JobSetup& setup) {
     DataOptions options = data_options(setup.config, setup.model.classes);
-    options.stop = setup.job.stop, options.streams = true;
+    options.remote.stop = setup.job.stop, options.streams = true;
     setup.data = open_data(options, setup.job.log);
     const Config& config = setup.config;
     const auto& given = setup.job.line.given;
