@@ -65,10 +65,6 @@ Part plan_part(const std::string& name, SourcePtr source, const PackOptions& opt
     return part;
 }
 
-std::string extension(const PackOptions& options) {
-    return options.format == ShardFormat::tar ? "tar" : "tfrecord";
-}
-
 struct ShardTask {
     const Part* part;
     size_t number;
@@ -123,19 +119,16 @@ std::string plan_of(const DataSet& set, const PackOptions& options) {
     return fmt::format("{:016x}", hash_bytes(plan.dump()));
 }
 
-std::string text_of(const std::string& path) {
-    std::ifstream file(path);
-    return {std::istreambuf_iterator<char>(file), {}};
-}
-
 // Makes the folder, or checks that it has files of an earlier run with the same plan.
 void claim_folder(const std::string& out, const std::string& plan) {
     std::error_code error;
     fs::create_directories(out, error);
     if (error) fail("--out '", out, "' cannot be made: ", error.message());
-    const json done = json::parse(text_of(out + "/dataset.json"), nullptr, false);
-    const bool is_same = text_of(out + "/" + kPlanName) == plan ||
-                         (done.is_object() && done.value("plan", json()) == json(plan));
+    const json done = json::parse(std::ifstream(out + "/dataset.json"), nullptr, false);
+    std::string begun;
+    std::ifstream(out + "/" + kPlanName) >> begun;
+    const bool is_same =
+        begun == plan || (done.is_object() && done.value("plan", json()) == json(plan));
     if (!fs::is_empty(out) && !is_same)
         fail("'", out,
              "' holds other files, or a set of other images or options: name an empty folder");
@@ -179,13 +172,13 @@ void pack_data(const DataSet& set, const PackOptions& options, Log& log) {
             visits.push_back({s, 0, part.source->size()});
         part.source->plan(std::move(visits), 0);
     }
+    const std::string format = options.format == ShardFormat::tar ? "tar" : "tfrecord";
     std::vector<ShardTask> all, todo;
     uint64_t images = 0, wanted = 0;
     for (const Part& part : parts)
         for (size_t s = 0; s < part.shards(); ++s) {
             all.push_back(
-                {&part, s,
-                 fmt::format("{}/{}-{:06}.{}", options.out, part.name, s, extension(options))});
+                {&part, s, fmt::format("{}/{}-{:06}.{}", options.out, part.name, s, format)});
             wanted += part.begins[s + 1] - part.begins[s];
             if (fs::exists(all.back().path)) continue;
             todo.push_back(all.back());
@@ -225,8 +218,7 @@ void pack_data(const DataSet& set, const PackOptions& options, Log& log) {
     const std::string why = too_many_bad(wanted - packed, wanted, options.max_bad, "images");
     if (!why.empty()) fail(why);
 
-    json about = {
-        {"format", extension(options)}, {"plan", plan}, {"classes", set.train->classes()}};
+    json about = {{"format", format}, {"plan", plan}, {"classes", set.train->classes()}};
     size_t first = 0;
     for (const Part& part : parts) {
         about[part.name] = describe(part, std::span(shards).subspan(first, part.shards()),
