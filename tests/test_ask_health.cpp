@@ -95,9 +95,9 @@ TEST_CASE("health: in a stalled job every rank says whom all wait for, who alone
     for (const Peer& peer : {job.peers[0], peer1}) {
         const HealthReport report =
             ask_until(port_of(peer), "; no progress: step 8: all wait for rank 1 (");
-        CHECK(report.healthy == (peer.rank == 0));
+        CHECK(report.healthy == (peer.number == 0));
         CHECK(contains(report, ", in data since "));
-        CHECK(contains(report, cat("rank ", peer.rank, " of 2, step ")));
+        CHECK(contains(report, cat("rank ", peer.number, " of 2, step ")));
     }
     asked.set_value();
     barrier.get();

@@ -167,7 +167,8 @@ struct Refuse {
     void fields(auto& body) { body(again, why, no_job); }
 };
 struct Member {
-    std::string host, address;
+    std::string host;     // host id: the same for two ranks of one machine or container
+    std::string address;  // "10.0.0.5:29400" as its peers dial it
     uint64_t process = 0;
     int number = -1;  // its rank in its first ring, by which people know it
 };

@@ -17,13 +17,6 @@ namespace convoy {
 
 namespace {
 
-std::vector<Peer> peers_of(const wire::Welcome& welcome) {
-    std::vector<Peer> peers;
-    for (const wire::Member& peer : welcome.peers)
-        peers.push_back({int(peers.size()), peer.host, peer.address, peer.number});
-    return peers;
-}
-
 // all[r] = the bytes of rank r. `data` holds the bytes of `rank`.
 void gather_bytes(Ring& ring, int rank, std::span<const std::byte> data,
                   std::vector<std::vector<std::byte>>& all) {
@@ -138,7 +131,7 @@ class RingCommunicator final : public RingCollectives {
             links_.reset();
             if (membership_->status().ended()) ring_->shut();
         }
-        Ranks ranks{peers_of(connected.welcome),
+        Ranks ranks{connected.welcome.peers,
                     {},
                     cat("ring ", connected.welcome.generation, ": ", connected.welcome.why)};
         for (const wire::Member& peer : connected.welcome.peers)
@@ -318,7 +311,7 @@ Job join(const JoinOptions& options, Log& log, const std::function<int()>& stop)
             fail("stopped by signal ", signal, " before the job began");
     Connected result = future.get();
 
-    Job job{nullptr, peers_of(result.welcome), std::move(result.what)};
+    Job job{nullptr, result.welcome.peers, std::move(result.what)};
     job.communicator =
         std::make_unique<RingCommunicator>(std::move(membership), std::move(result),
                                            options.watch_signals ? stop : nullptr, options.limit);

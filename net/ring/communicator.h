@@ -47,12 +47,7 @@ class Messenger {
     virtual void wait(std::future<void>& done) = 0;
 };
 
-struct Peer {
-    int rank = 0;
-    std::string host;     // host id: the same for two ranks of one machine or container
-    std::string address;  // "10.0.0.5:29400" as its peers dial it
-    int number = 0;       // its rank in its first ring, by which logs call it
-};
+using Peer = wire::Member;
 
 // Ranks and their numbers after regroup().
 struct Ranks {

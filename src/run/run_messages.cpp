@@ -45,8 +45,8 @@ void RunMessages::log_job() {
     nlohmann::json ranks;
     for (int rank = 0; rank < setup_.world(); ++rank)
         ranks.push_back({{"share", setup_.shares.weights[size_t(rank)]}});
-    for (const Peer& peer : setup_.job.peers())
-        ranks[size_t(peer.rank)].update({{"address", peer.address}, {"host", peer.host}});
+    for (size_t rank = 0; const Peer& peer : setup_.job.peers())
+        ranks[rank++].update({{"address", peer.address}, {"host", peer.host}});
     folder_.log.event("job", {{"epoch", progress_.at.epoch},
                               {"step", progress_.at.step},
                               {"epochs", config_.steps > 0 ? 0 : config_.epochs},
