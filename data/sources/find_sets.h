@@ -1,14 +1,4 @@
-// find_sets.h — finds what a name after --data or --val means.
-//
-//   flowers/                     class folders, or train/ and val/ (or test/) with class folders;
-//                                also by other usual names: Training, valid, dev
-//   shards/                      shards: train-…, val-…, test-…; CIFAR's data_batch_…, test_batch;
-//                                MNIST's train-…, t10k-…
-//   shards/train-{000..012}.tar  13 shards; {a,b} works too, and * and ? for files
-//   train.tar                    one shard
-//   train.txt                    lines of path, tab, label
-//   https://host/shards/         shards that its dataset.json names (`trainer pack` writes it)
-//   train_0:5000                 5,000 images that come through the FIFO train_0 ("-": stdin)
+// find_sets.h — finds what a name after --data or --val means: shards.md lists its forms.
 #pragma once
 
 #include <map>

@@ -1,10 +1,6 @@
 // records.h — reads formats with many samples in one file, from the first byte to the last.
 //
-//   tar        WebDataset: the files of a sample share a key, which is the path up to the first dot
-//              of the file name. key.jpg (any extension of has_image_name()) is the image, key.cls
-//              a number or the name of a class, key.json an object with a label. Without .cls and
-//              .json the folder in the key is the class. If a key has none of the three, as in
-//              IMG.1.jpg and IMG.2.jpg, keys end at the last dot.
+//   tar        WebDataset: the files of a sample share a key, by the rules in shards.md
 //   tfrecord   tf.train.Example with image/encoded, image/class/label and image/class/text
 //   cifar10    1 byte label, then 32x32 red, green and blue bytes;    cifar100   2 bytes label
 //   idx        MNIST's images (rows x columns of grey bytes); the labels are in a file of their own
