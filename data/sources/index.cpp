@@ -190,15 +190,6 @@ void index_shard(Shard& shard, const std::string& path, const StoragePtr& file,
     shard.index.bytes = file->size(), shard.index.stamp = stamp_of(format, path, *file, remote);
 }
 
-// Whether an index fits its shard. A corrected label may leave the size unchanged, so the time of
-// change counts too. An index on a server has the times of another machine.
-bool describes(const ShardIndex& index, const std::string& path, const Storage& file,
-               const Remote& remote, bool is_on_server) {
-    if (index.bytes != file.size()) return false;
-    return is_on_server ||
-           (index.stamp != 0 && index.stamp == stamp_of(index.format, path, file, remote));
-}
-
 }  // namespace
 
 std::pair<std::string, std::string> split_path(const std::string& name) {
@@ -301,12 +292,17 @@ std::vector<Shard> open_shards(const std::vector<std::string>& names, const Data
         is_new[i] = true;
         for (Indexes& indexes : known.at(folder)) {
             const auto at = indexes.find(name);
+            if (at == indexes.end() || at->second.bytes != files[i]->size()) continue;
+            // A corrected label may leave the size unchanged, so the time of change counts too. An
+            // index on a server has the times of another machine.
+            ShardIndex& index = at->second;
             const bool is_on_server = is_url(folder) && &indexes == &known.at(folder).back();
-            if (is_new[i] && at != indexes.end() &&
-                describes(at->second, names[i], *files[i], remote, is_on_server)) {
-                shards[i].index = std::move(at->second);
-                is_new[i] = false;
-            }
+            if (!is_on_server &&
+                (index.stamp == 0 ||
+                 index.stamp != stamp_of(index.format, names[i], *files[i], remote)))
+                continue;
+            shards[i].index = std::move(index), is_new[i] = false;
+            break;
         }
     });
     std::vector<size_t> todo;
