@@ -267,7 +267,7 @@ struct World {
         Simulated& own = at(process);
         if (own.asked && !ask(process, *own.asked, true).has_value()) return;
         while (own.is == Is::seeking) {
-            const auto next = own.turn.next({own.last.world, own.last.server, is_silent(own)}, now);
+            const auto next = own.turn.next(own.last, is_silent(own), now);
             if (!next && own.turn.is_over(now)) return end(process);
             if (!next) return;
             if (process_of(own.last, *next) == process) serve(process);
@@ -499,16 +499,16 @@ TEST_CASE(
 TEST_CASE("succession: a silent coordinator is asked again, where its heir is silent too") {
     const Clock::time_point begin{};
     const auto at = [&](int64_t ms) { return begin + std::chrono::milliseconds(ms); };
-    const Succession::Last last{.world = 5, .server = 0, .silent = true};
+    const wire::Welcome last{.world = 5};  // its coordinator, rank 0, was silent
     Succession turn(begin);
-    CHECK(turn.next(last, at(0)) == 1);
-    CHECK(!turn.next(last, at(1'000)));  // it is waited for
-    CHECK(turn.next(last, at(2'900)) == 1);
-    CHECK(turn.next(last, at(3'900)) == 2);
+    CHECK(turn.next(last, true, at(0)) == 1);
+    CHECK(!turn.next(last, true, at(1'000)));  // it is waited for
+    CHECK(turn.next(last, true, at(2'900)) == 1);
+    CHECK(turn.next(last, true, at(3'900)) == 2);
     turn.answers(2);
-    CHECK(!turn.next(last, at(3'950)));
-    CHECK(turn.next(last, at(4'000)) == 0);
-    CHECK(turn.next(last, at(5'000)) == 1);  // it is not waited for
+    CHECK(!turn.next(last, true, at(3'950)));
+    CHECK(turn.next(last, true, at(4'000)) == 0);
+    CHECK(turn.next(last, true, at(5'000)) == 1);  // it is not waited for
 }
 
 namespace {

@@ -334,8 +334,8 @@ class NextJoin final : public Joining {
         turn_ = Succession(Clock::now(), m_.silence());
         for (; !turn_.is_over(Clock::now()); co_await sleep_for(kRejoinPause)) {
             const wire::Welcome& last = m_.welcome();
-            while (const auto candidate = turn_.next(
-                       {last.world, last.server, m_.coordinator_is_silent()}, Clock::now())) {
+            while (const auto candidate =
+                       turn_.next(last, m_.coordinator_is_silent(), Clock::now())) {
                 if (candidate == last.rank) m_.succeed(broken_by_);
                 if (!co_await ask_rank(*candidate)) continue;
                 due_ = Clock::now() + turn_.ask_patience();

@@ -29,19 +29,16 @@ class Succession {
     // A rank that is asked must answer in this time.
     std::chrono::milliseconds ask_patience() const { return silence_ / 3; }
 
-    struct Last {           // of the last ring
-        int world, server;  // server: the rank that served it
-        bool silent;        // its coordinator, before the connection broke
-    };
     // The next rank to ask. Returns nothing at the end of a round; the next round follows after a
-    // pause. Answers must come before the next call.
-    std::optional<int> next(const Last& last, Clock::time_point now) {
+    // pause. Answers must come before the next call. silent: the coordinator of the last ring was,
+    // before the connection broke.
+    std::optional<int> next(const wire::Welcome& last, bool silent, Clock::time_point now) {
         if (at_ == kBegin) {
             at_ = kServer;
             // If the first heir was silent too, perhaps this rank itself was cut off.
-            if (!last.silent || now - begin_ >= silence_ + ask_patience()) return last.server;
+            if (!silent || now - begin_ >= silence_ + ask_patience()) return last.server;
         }
-        const bool waits = at_ == kServer ? !last.silent && !is_gone(last.server)
+        const bool waits = at_ == kServer ? !silent && !is_gone(last.server)
                                           : !is_gone(at_) && now - begin_ < patience_with(at_);
         int rank = at_ == kServer ? 0 : at_ + 1;
         if (rank == last.server) ++rank;
