@@ -147,11 +147,11 @@ class WebP : public Bitmap {
 // of one bit, a byte of another format fewer than 1,000; except that TIFF and WebP pack a blank
 // page of any size into a few bytes.
 void check_claim(const std::string& name, std::string_view format, int64_t H, int64_t W,
-                 size_t bytes, int64_t most) {
+                 size_t bytes) {
     constexpr int64_t kLongest = 1 << 20, kBlank = 150'000'000;
     if (H < 1 || W < 1) fail(name, ": truncated or damaged: the header says ", W, "x", H);
-    if (H > kLongest || W > kLongest || W > most / H)
-        fail(name, ": claims ", W, "x", H, " pixels, more than ", most);
+    if (H > kLongest || W > kLongest || W > kMaxPixels / H)
+        fail(name, ": claims ", W, "x", H, " pixels, more than ", kMaxPixels);
     const int64_t each = format == "png" ? 10'000 : 1'000;
     if (H * W > each * int64_t(bytes) + (format == "tif" || format == "webp" ? kBlank : 1'000'000))
         fail(name, ": claims ", W, "x", H, " pixels, more than ", bytes, " bytes can hold");
@@ -182,7 +182,7 @@ void rgb_to_grey(const uint8_t* rgb, size_t n, uint8_t* grey) {
         grey[i] = uint8_t((rgb[0] * 19595u + rgb[1] * 38470u + rgb[2] * 7471u + 0x8000) >> 16);
 }
 
-Decoder::Decoder(int channels, int64_t max_pixels) : channels_(channels), max_pixels_(max_pixels) {
+Decoder::Decoder(int channels) : channels_(channels) {
     ENSURE(channels == 1 || channels == 3, channels, " channels");
 }
 Decoder::~Decoder() = default;
@@ -213,7 +213,7 @@ void Decoder::open(Bytes bytes, const std::string& name) {
                                      : std::unique_ptr<Bitmap>(new Pnm(bytes, name));
         H = bitmap_->H, W = bitmap_->W;
     }
-    check_claim(name, format, H, W, bytes.size(), max_pixels_);
+    check_claim(name, format, H, W, bytes.size());
     H_ = int(H), W_ = int(W);
 }
 

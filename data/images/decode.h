@@ -33,7 +33,7 @@ struct Crop {
 // Converts n pixels as Pillow does: (19595·R + 38470·G + 7471·B) / 2^16, rounded. grey may be rgb.
 void rgb_to_grey(const uint8_t* rgb, size_t n, uint8_t* grey);
 
-// The default limit for pixels per image: photos of 200 megapixels are below it.
+// The limit for pixels per image: photos of 200 megapixels are below it.
 constexpr int64_t kMaxPixels = 1 << 28;
 
 class Bitmap;
@@ -49,7 +49,7 @@ class JpegReader;
 class Decoder {
  public:
     // channels: 3 returns RGB images, 1 grey ones.
-    explicit Decoder(int channels = 3, int64_t max_pixels = kMaxPixels);
+    explicit Decoder(int channels = 3);
     ~Decoder();
 
     // Reads the header. `bytes` must stay until read(); `name` is for messages.
@@ -65,7 +65,6 @@ class Decoder {
     void copy_crop(std::span<const uint8_t> pixels, Crop crop, Image& image) const;
 
     const int channels_;
-    const int64_t max_pixels_;
     std::unique_ptr<JpegReader> jpeg_;  // made for the first JPEG
     std::unique_ptr<Bitmap> bitmap_;    // any other image
     std::string name_;
