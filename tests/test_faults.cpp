@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "net/ring/messenger.h"
 #include "tests/fake_rank.h"
 
 namespace convoy {

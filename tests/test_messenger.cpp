@@ -1,5 +1,6 @@
 // test_messenger.cpp — messages between two ranks, and rings of some of the ranks.
 
+#include "net/ring/messenger.h"
 #include "tests/fake_rank.h"
 #include "tests/net_support.h"
 

@@ -147,8 +147,8 @@ class RingCommunicator final : public RingCollectives {
     void offer(std::string what) override { membership_->offer(std::move(what)); }
     bool newcomer_waits() const override { return membership_->newcomer_waits(); }
     std::shared_ptr<Messenger> open_messenger(const std::vector<int>& ranks) override {
-        auto links = std::make_shared<LinkMessenger>(*membership_, me_.generation,
-                                                     open_more(ranks, wire::kMessageLink));
+        auto links = std::make_shared<Messenger>(*membership_, me_.generation,
+                                                 open_more(ranks, wire::kMessageLink));
         std::lock_guard lock(ring_mutex_);
         links_ = links;
         if (membership_->status().ended()) links->shut();
@@ -284,7 +284,7 @@ class RingCommunicator final : public RingCollectives {
     RingRecord record_;
     std::unique_ptr<Ring> ring_, group_ring_;
     wire::Welcome me_;
-    std::weak_ptr<LinkMessenger> links_;
+    std::weak_ptr<Messenger> links_;
     std::mutex mutex_;
     std::condition_variable wake_;
     std::deque<Operation> queue_;

@@ -29,23 +29,7 @@ struct LinkTiming {
     double bytes_per_second = 0;  // of a long message
 };
 
-// Messages between this rank and some other ranks, alongside the collectives. Thread-safe.
-class Messenger {
- public:
-    // Closes its links. Messages under way end with an Error; their bytes are no longer accessed.
-    virtual ~Messenger() = default;
-    // Starts to send `bytes`, which must not change until the future is ready. A ready future means
-    // that the bytes have left this process. Messages to one rank arrive in order.
-    virtual std::future<void> send(int rank, std::span<const std::byte> bytes, int channel = 0) = 0;
-    // Starts to receive the next message of the rank's channel into `bytes`, whose size it must
-    // have. The memory must stay until the future is ready. Then another thread calls `then`. While
-    // a message has no receive(), later messages of other channels wait behind it.
-    virtual std::future<void> receive(int rank, std::span<std::byte> bytes, int channel = 0,
-                                      std::function<void()> then = {}) = 0;
-    // Blocks until the future is ready. The stall diagnosis counts this wait like a wait in a
-    // collective. Throws the communicator's Error if the other rank is lost.
-    virtual void wait(std::future<void>& done) = 0;
-};
+class Messenger;  // messenger.h
 
 using Peer = wire::Member;
 

@@ -7,20 +7,21 @@
 #include <cerrno>
 #include <cstring>
 
+#include "net/control/membership.h"
 #include "net/ring/ring.h"
 
 namespace convoy {
 
 static constexpr size_t kMostAtOnce = 256 << 10;  // bytes of a link, before others have their turn
 
-LinkMessenger::LinkMessenger(Membership& membership, uint32_t generation, std::vector<Link> links)
+Messenger::Messenger(Membership& membership, uint32_t generation, std::vector<Link> links)
     : membership_(membership), generation_(generation), ends_(links.size()) {
     for (size_t rank = 0; rank < links.size(); ++rank) ends_[rank].link = std::move(links[rank]);
     if (wake_ < 0) fail("no eventfd: ", std::strerror(errno));
     thread_ = std::thread([this] { run(); });
 }
 
-LinkMessenger::~LinkMessenger() {
+Messenger::~Messenger() {
     closing_ = true;
     wake();
     thread_.join();
@@ -29,7 +30,7 @@ LinkMessenger::~LinkMessenger() {
 }
 
 // queue_of(end): the queue for this message of the link to `rank`.
-std::future<void> LinkMessenger::enqueue(int rank, auto message, const auto& queue_of) {
+std::future<void> Messenger::enqueue(int rank, auto message, const auto& queue_of) {
     std::future<void> future = message.done.get_future();
     {
         std::lock_guard lock(mutex_);
@@ -44,22 +45,22 @@ std::future<void> LinkMessenger::enqueue(int rank, auto message, const auto& que
     return future;
 }
 
-std::future<void> LinkMessenger::send(int rank, std::span<const std::byte> bytes, int channel) {
+std::future<void> Messenger::send(int rank, std::span<const std::byte> bytes, int channel) {
     Sent message{{}, bytes, {}};
     wire::encode({wire::Type::message, generation_, uint32_t(channel), bytes.size()},
                  message.header);
     return enqueue(rank, std::move(message), [](End& end) { return &end.out; });
 }
 
-std::future<void> LinkMessenger::receive(int rank, std::span<std::byte> bytes, int channel,
-                                         std::function<void()> then) {
+std::future<void> Messenger::receive(int rank, std::span<std::byte> bytes, int channel,
+                                     std::function<void()> then) {
     return enqueue(rank, Wanted{bytes, {}, std::move(then)},
                    [&](End& end) { return &end.in[uint32_t(channel)]; });
 }
 
 // Only a thread that waits for a link tells the coordinator that the link broke. A peer that has
 // finished closes its links, and then nobody waits for them.
-void LinkMessenger::wait(std::future<void>& done) {
+void Messenger::wait(std::future<void>& done) {
     Progress& progress = membership_.progress();
     JobStatus& status = membership_.status();
     ++progress.begun;
@@ -79,12 +80,12 @@ void LinkMessenger::wait(std::future<void>& done) {
     if (error) std::rethrow_exception(error);
 }
 
-void LinkMessenger::shut() noexcept {
+void Messenger::shut() noexcept {
     for (End& end : ends_) end.link.shut();
     wake();
 }
 
-void LinkMessenger::run() {
+void Messenger::run() {
     while (!closing_) {
         Done done;
         bool moved = false;
@@ -109,7 +110,7 @@ void LinkMessenger::run() {
     }
 }
 
-bool LinkMessenger::send_some(End& end, Done& done) {
+bool Messenger::send_some(End& end, Done& done) {
     if (end.out.empty()) return false;
     Sent& message = end.out.front();
     const size_t head = message.header.size();
@@ -129,7 +130,7 @@ bool LinkMessenger::send_some(End& end, Done& done) {
     return true;
 }
 
-bool LinkMessenger::receive_some(int rank, End& end, Done& done) {
+bool Messenger::receive_some(int rank, End& end, Done& done) {
     constexpr size_t kHead = wire::kHeaderBytes;
     if (!end.has_header()) {
         const size_t n = end.link.receive_some(std::span(end.header_bytes).subspan(end.received));
@@ -162,7 +163,7 @@ bool LinkMessenger::receive_some(int rank, End& end, Done& done) {
     return true;
 }
 
-void LinkMessenger::fail_end(End& end, std::exception_ptr failure) {
+void Messenger::fail_end(End& end, std::exception_ptr failure) {
     end.failure = failure;
     for (Sent& message : end.out) message.done.set_exception(failure);
     for (auto& [channel, queue] : end.in)
@@ -171,7 +172,7 @@ void LinkMessenger::fail_end(End& end, std::exception_ptr failure) {
 }
 
 // Blocks until a socket is ready, or somebody calls wake().
-void LinkMessenger::wait_for_sockets() {
+void Messenger::wait_for_sockets() {
     std::vector<pollfd> sockets{{wake_, POLLIN, 0}};
     {
         std::lock_guard lock(mutex_);

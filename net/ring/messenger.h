@@ -7,7 +7,7 @@
 //
 // A message is a wire::Header of type MESSAGE, whose number is the channel, and then its bytes. The
 // first receive() for the channel gets the message. If nobody receives it yet, it stays in the
-// socket, and all later messages wait behind it.
+// socket, and all later messages, of other channels too, wait behind it.
 #pragma once
 
 #include <sys/eventfd.h>
@@ -15,27 +15,37 @@
 #include <array>
 #include <atomic>
 #include <deque>
+#include <future>
 #include <map>
 #include <mutex>
 #include <thread>
 #include <vector>
 
-#include "net/control/membership.h"
-#include "net/ring/communicator.h"
+#include "net/control/wire.h"
 #include "net/ring/link.h"
 
 namespace convoy {
 
-class LinkMessenger final : public Messenger {
+class Membership;
+
+// Thread-safe.
+class Messenger {
  public:
     // `links` by rank; closed for ranks without a link. The membership must outlive this object.
-    LinkMessenger(Membership& membership, uint32_t generation, std::vector<Link> links);
-    ~LinkMessenger() override;
+    Messenger(Membership& membership, uint32_t generation, std::vector<Link> links);
+    // Closes its links. Messages under way end with an Error; their bytes are no longer accessed.
+    ~Messenger();
 
-    std::future<void> send(int rank, std::span<const std::byte> bytes, int channel) override;
-    std::future<void> receive(int rank, std::span<std::byte> bytes, int channel,
-                              std::function<void()> then) override;
-    void wait(std::future<void>& done) override;
+    // Starts to send `bytes`, which must not change until the future is ready. A ready future means
+    // that the bytes have left this process. Messages to one rank arrive in order.
+    std::future<void> send(int rank, std::span<const std::byte> bytes, int channel = 0);
+    // Starts to receive the next message of the rank's channel into `bytes`, whose size it must
+    // have. The memory must stay until the future is ready. Then another thread calls `then`.
+    std::future<void> receive(int rank, std::span<std::byte> bytes, int channel = 0,
+                              std::function<void()> then = {});
+    // Blocks until the future is ready. The stall diagnosis counts this wait like a wait in a
+    // collective. Throws the communicator's Error if the other rank is lost.
+    void wait(std::future<void>& done);
     void shut() noexcept;  // every message fails from now on; any thread
 
  private:

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "net/ring/messenger.h"
 #include "src/base/check.h"
 #include "src/step/sync_methods.h"
 

@@ -22,6 +22,7 @@
 #include <memory>
 #include <vector>
 
+#include "net/ring/messenger.h"
 #include "src/base/check.h"
 #include "src/base/clock.h"
 #include "src/step/grad_reducer.h"
