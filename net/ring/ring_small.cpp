@@ -80,10 +80,8 @@ void Ring::send_small(wire::Type type, int position, std::span<const std::byte> 
     stage_header({type, generation_, number_, data.size()});
     std::ranges::copy(data, outbox_.begin() + wire::kHeaderBytes);
     const std::span message = std::span(outbox_).first(wire::kHeaderBytes + data.size());
-    const auto begin = Clock::now();
+    const Span span(record_.sent_track, kTraceSend, at(position), double(message.size()));
     link(position).send_all(message);
-    if (Track* const track = record_.sent_track)
-        track->add(kTraceSend, begin, Clock::now(), at(position), double(message.size()));
     record_.sent += message.size();
 }
 
@@ -91,11 +89,9 @@ void Ring::receive_small(wire::Type type, int position, std::span<std::byte> dat
     const std::span message = std::span(inbox_).first(wire::kHeaderBytes + data.size());
     // The header first: a neighbour in a shorter sum will never send the rest of this one.
     const size_t got = link(position).receive_at_least(wire::kHeaderBytes, message);
-    const auto begin = Clock::now();
+    const Span span(record_.received_track, kTraceReceive, at(position), double(message.size()));
     check({type, generation_, number_, data.size()}, message.first<wire::kHeaderBytes>(), position);
     link(position).receive_all(message.subspan(got));
-    if (Track* const track = record_.received_track)
-        track->add(kTraceReceive, begin, Clock::now(), at(position), double(message.size()));
     std::ranges::copy(message.subspan(wire::kHeaderBytes), data.begin());
     record_.moved += message.size();
 }
