@@ -2,6 +2,7 @@
 // data with log2(world) others. README.md compares the ways to sum.
 #include <algorithm>
 #include <bit>
+#include <set>
 
 #include "net/ring/reduce.h"
 #include "net/ring/ring.h"
@@ -12,18 +13,15 @@ std::vector<int> neighbours(int rank, const std::vector<int>& ring) {
     const int world = int(ring.size());
     const int me = int(std::find(ring.begin(), ring.end(), rank) - ring.begin());
     const int whole = int(std::bit_floor(unsigned(world)));
-    std::vector<int> ranks;
-    const auto add = [&](int position) {
-        const int other = ring[size_t((position + world) % world)];
-        if (other != rank && std::find(ranks.begin(), ranks.end(), other) == ranks.end())
-            ranks.push_back(other);
-    };
+    std::set<int> ranks;
+    const auto add = [&](int position) { ranks.insert(ring[size_t((position + world) % world)]); };
     add(me - 1);
     add(me + 1);
     if (me >= whole) add(me - whole);
     if (me < whole && me + whole < world) add(me + whole);
     for (int bit = 1; me < whole && bit < whole; bit *= 2) add(me ^ bit);
-    return ranks;
+    ranks.erase(rank);
+    return {ranks.begin(), ranks.end()};
 }
 
 void Ring::barrier() { recursive_doubling(wire::Type::barrier, {}); }
