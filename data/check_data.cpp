@@ -31,7 +31,7 @@ std::vector<Finding> decode_all(const Source& source, const std::string& part, i
     std::vector<Finding> findings(source.size());
     ProgressBar progress(log, cat("checking ", findings.size(), " images for ", part),
                          findings.size());
-    source.plan({}, 0);
+    source.plan(source.in_order(), 0);
     for_each_parallel(findings.size(), threads, [&](size_t i) {
         source.pass(i > size_t(threads) ? i - size_t(threads) : 0);
         thread_local std::unique_ptr<ImageBuffers> buffers;

@@ -75,7 +75,7 @@ void Loader::start(uint32_t epoch, int64_t consumed) {
     if (options_.training)
         order_.emplace(source_->shard_sizes(), options_.window, how_.seed, epoch);
     if (options_.pixels && steps(consumed) > 0)
-        source_->plan(order_ ? order_->visits() : std::vector<Visit>(), slice(0).place);
+        source_->plan(order_ ? order_->visits() : source_->in_order(), slice(0).place);
     running_ = true;
     work_.notify_all();
 }

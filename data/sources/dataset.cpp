@@ -59,10 +59,6 @@ class PartSource final : public ChangedSource {
         for (uint64_t& begin : shard_begins_)
             begin = size_t(std::ranges::lower_bound(samples_, begin) - samples_.begin());
     }
-    void plan(std::vector<Visit> visits, uint64_t position) const override {
-        // The whole does not know the positions of this part.
-        source_->plan(visits.empty() ? in_order() : std::move(visits), position);
-    }
     std::vector<std::string> faults() const override {
         return damaged_ > 0 ? source_->faults() : std::vector<std::string>();
     }

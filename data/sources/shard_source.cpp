@@ -93,7 +93,6 @@ class ShardSource final : public Source {
         if (is_raw) raw_to_pnm(index.shape, planes, bytes);
     }
     void plan(std::vector<Visit> visits, uint64_t position) const override {
-        if (visits.empty()) visits = in_order();
         std::lock_guard lock(mutex_);
         check_room(shards_, visits);
         finish_until(UINT64_MAX);

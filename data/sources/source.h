@@ -43,9 +43,17 @@ class Source {
         for (const Visit& visit : in_order()) sizes.push_back(visit.end - visit.begin);
         return sizes.empty() ? std::vector<uint64_t>{size()} : sizes;
     }
+    // A visit to each shard, one after the other.
+    std::vector<Visit> in_order() const {
+        std::vector<Visit> visits;
+        for (size_t s = 0; s < shard_begins_.size(); ++s)
+            visits.push_back({s, shard_begins_[s],
+                              s + 1 < shard_begins_.size() ? shard_begins_[s + 1] : size()});
+        return visits;
+    }
     // Hints, for shards that are fetched whole. plan(): an epoch will read from `position` on, by
-    // these visits; if there are none, one shard after the other. Throws Error if shards that are
-    // read at the same time do not fit the cache. pass(): all positions before this were read.
+    // these visits. Throws Error if shards that are read at the same time do not fit the cache.
+    // pass(): all positions before this were read.
     virtual void plan(std::vector<Visit> /*visits*/, uint64_t /*position*/) const {}
     virtual void pass(uint64_t /*position*/) const {}
     // A hash of classes, names, sizes and order: equal on ranks that see the same data, even if it
@@ -69,15 +77,6 @@ class Source {
     const LeftOut& left_out() const { return left_out_; }
 
  protected:
-    // A visit to each shard, one after the other.
-    std::vector<Visit> in_order() const {
-        std::vector<Visit> visits;
-        for (size_t s = 0; s < shard_begins_.size(); ++s)
-            visits.push_back({s, shard_begins_[s],
-                              s + 1 < shard_begins_.size() ? shard_begins_[s + 1] : size()});
-        return visits;
-    }
-
     void set_classes(std::vector<std::string> classes, std::string_view kind) {
         classes_ = std::move(classes), fingerprint_ = hash_bytes(kind);
         for (const std::string& name : classes_)
