@@ -12,7 +12,7 @@ using namespace convoy;
 
 TEST_CASE("check names every bad file with its cause, counts by class, and finds copies") {
     TempDir dir;
-    const SourcePtr pictures = generated_source(generated_classes(), 1, 0, 9);
+    const SourcePtr pictures = generated_source(kGeneratedClasses, 1, 0, 9);
     const auto put = [&](const std::string& name, size_t picture, size_t cut = 0) {
         Bytes bytes;
         pictures->read(picture, bytes);
@@ -60,7 +60,7 @@ TEST_CASE("check names every bad file with its cause, counts by class, and finds
 }
 
 TEST_CASE("bench data measures every stage and prints a table or JSON lines") {
-    const auto source = generated_source(generated_classes(), 1, 0, 40);
+    const auto source = generated_source(kGeneratedClasses, 1, 0, 40);
     Preprocess how;
     how.size = 32;
     const auto bench = [&](bool json) {

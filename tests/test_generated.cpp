@@ -67,8 +67,8 @@ TEST_CASE("a bare trainer's data: 2,500 pictures to train on, 500 to validate, n
 }
 
 TEST_CASE("a generated sample is a JPEG, the same at every read, from many threads at once") {
-    const SourcePtr source = generated_source(generated_classes(), 7, 100, 12);
-    const SourcePtr again = generated_source(generated_classes(), 7, 100, 12);
+    const SourcePtr source = generated_source(kGeneratedClasses, 7, 100, 12);
+    const SourcePtr again = generated_source(kGeneratedClasses, 7, 100, 12);
     std::vector<std::vector<uint8_t>> got(12), want(12);
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; ++t)

@@ -32,7 +32,7 @@ Preprocess small() {
 }
 
 std::shared_ptr<const Source> pictures(size_t n) {
-    return generated_source(generated_classes(), 1, 0, n);
+    return generated_source(kGeneratedClasses, 1, 0, n);
 }
 
 // The generated set with faults: some samples are damaged, one throws something unexpected.

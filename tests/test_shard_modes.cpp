@@ -16,7 +16,7 @@ namespace {
 
 // A source of n samples in shards of 7; that of a rank that holds a part of a set.
 struct Part final : ChangedSource {
-    explicit Part(size_t n) : ChangedSource(generated_source(generated_classes(), 1, 0, n)) {
+    explicit Part(size_t n) : ChangedSource(generated_source(kGeneratedClasses, 1, 0, n)) {
         for (size_t i = 0; i < n; i += 7) shard_begins_.push_back(i);
     }
 };

@@ -97,7 +97,7 @@ DataSet open_generated(const DataOptions& options) {
     if (options.label_offset != 0)
         fail("--label-offset needs --data: the classes of generated images are names");
     const Names classes =
-        choose_classes(generated_classes(), options.classes, "the generated set", false);
+        choose_classes(kGeneratedClasses, options.classes, "the generated set", false);
     if (options.val_split < 0 || options.val_split >= 1)
         fail("--val-split ", options.val_split, " is not between 0 and 1");
     const size_t n = size_t(std::max(options.generated, 0));

@@ -99,9 +99,9 @@ class GeneratedSource final : public Source {
         classes_ = std::move(classes);
         std::string text = cat("generated 2 ", seed, " ", first, " ", count);
         for (const std::string& name : classes_) {
-            const auto kind = std::ranges::find(generated_classes(), name);
-            ENSURE(kind != generated_classes().end(), "no generated class ", name);
-            kinds_.push_back(int(kind - generated_classes().begin()));
+            const auto kind = std::ranges::find(kGeneratedClasses, name);
+            ENSURE(kind != kGeneratedClasses.end(), "no generated class ", name);
+            kinds_.push_back(int(kind - kGeneratedClasses.begin()));
             text += " " + name;
         }
         for (size_t i = 0; i < count; ++i) labels_.push_back(int32_t(i % classes_.size()));
@@ -155,11 +155,6 @@ Image draw_shape(int kind, uint64_t seed, uint64_t index) {
                 c = cv::saturate_cast<uint8_t>(float(c) * light + random.uniform(-noise, noise));
         }
     return image;
-}
-
-const std::vector<std::string>& generated_classes() {
-    static const std::vector<std::string> names = {"circle", "square", "triangle"};
-    return names;
 }
 
 SourcePtr generated_source(std::vector<std::string> classes, uint64_t seed, uint64_t first,

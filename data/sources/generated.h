@@ -15,10 +15,10 @@ namespace convoy {
 // so only the outline distinguishes them.
 Image draw_shape(int kind, uint64_t seed, uint64_t index);
 
-const std::vector<std::string>& generated_classes();  // circle, square, triangle
+inline const std::vector<std::string> kGeneratedClasses = {"circle", "square", "triangle"};
 
 // Pictures first, first+1, … of the set, as JPEGs in memory: each is drawn and encoded when it is
-// first read, and kept. `classes` are some of generated_classes(), used in turn.
+// first read, and kept. `classes` are some of kGeneratedClasses, used in turn.
 SourcePtr generated_source(std::vector<std::string> classes, uint64_t seed, uint64_t first,
                            size_t count);
 
