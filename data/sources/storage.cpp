@@ -57,7 +57,6 @@ class LocalFile final : public Storage {
         if (keeps_open_) ::close(file_), --open_files;
     }
     LocalFile(const LocalFile&) = delete;
-    LocalFile& operator=(const LocalFile&) = delete;
 
     uint64_t size() const override { return size_; }
     uint64_t stamp() const override { return stamp_; }
