@@ -201,7 +201,7 @@ void pack_data(const DataSet& set, const PackOptions& options, Log& log) {
     std::vector<std::string> names, checksums(all.size());
     for (const ShardTask& task : all) names.push_back(task.path);
     const std::vector<Shard> shards =
-        open_shards(names, {.threads = options.threads}, Remote({}, log), log);
+        open_shards(names, {.threads = options.threads}, make_remote({}, log), log);
     uint64_t packed = 0, bytes = 0, file_bytes = 0;
     for (const std::string& name : names) file_bytes += fs::file_size(name);
     {

@@ -131,7 +131,7 @@ struct World {
     HttpServer server;
     Diary diary;
     RemoteOptions options;
-    std::unique_ptr<Remote> remote;
+    Remote remote;
 
     explicit World(double patience = 30, long stall = 20,
                    const HttpServer::Handler& handler = misbehave)
@@ -146,8 +146,8 @@ struct World {
         start();
     }
     // Another process, with the same folder.
-    void start() { remote = std::make_unique<Remote>(options, diary.log); }
-    StoragePtr open(const std::string& path) { return remote->open(server.url(path)); }
+    void start() { remote = make_remote(options, diary.log); }
+    StoragePtr open(const std::string& path) { return open_remote(remote, server.url(path)); }
     std::vector<uint8_t> read(const std::string& path, uint64_t offset = 1'000'000,
                               size_t size = 100'000) {
         std::vector<uint8_t> bytes(size);
@@ -282,8 +282,8 @@ TEST_CASE("remote: nobody answers") {
     std::vector<uint8_t> bytes(1);
     int closed_port = 0;
     { closed_port = HttpServer(misbehave).port(); }
-    const auto storage =
-        world.remote->open(cat("http://ann:secret@127.0.0.1:", closed_port, "/x?key=secret"));
+    const auto storage = open_remote(
+        world.remote, cat("http://ann:secret@127.0.0.1:", closed_port, "/x?key=secret"));
     try {
         storage->read(0, bytes);
         FAIL("it was read");
@@ -376,8 +376,9 @@ TEST_CASE("remote: two processes that share the folder fetch an object once") {
         if (!is_look(request)) is_open.wait(false);
         return misbehave(request);
     });
-    Remote other(world.options, world.diary.log);
-    std::vector<StoragePtr> both = {world.open("/good"), other.open(world.server.url("/good"))};
+    const Remote other = make_remote(world.options, world.diary.log);
+    std::vector<StoragePtr> both = {world.open("/good"),
+                                    open_remote(other, world.server.url("/good"))};
     std::vector<std::future<bool>> readers;
     for (const StoragePtr& storage : both)
         readers.push_back(std::async(std::launch::async, [&storage] {

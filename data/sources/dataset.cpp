@@ -138,7 +138,7 @@ SourcePtr open_validation(const Listing& listing, const Names& known, const Name
 
 DataSet open_data(const DataOptions& options, Log& log) {
     if (options.train.empty()) return open_generated(options);
-    const Remote remote(options.remote, log);
+    const Remote remote = make_remote(options.remote, log);
     Places places = find_places(options.train, remote);
     if (options.label_offset != 0 && places.train.shards.empty() && !places.train.is_list)
         fail("--label-offset is for numbers in shards and lists, but '", places.train.name,
@@ -209,7 +209,7 @@ DataSet open_data(const DataOptions& options, Log& log) {
 }
 
 SourcePtr open_for_classes(const DataOptions& options, const Names& classes, Log& log) {
-    const Remote remote(options.remote, log);
+    const Remote remote = make_remote(options.remote, log);
     const Places places = find_places(options.train, remote);
     const Place& place = places.val.is_none() ? places.train : places.val;
     return open_validation(list_place(place, classes, options, remote, log), classes, classes,
@@ -218,7 +218,7 @@ SourcePtr open_for_classes(const DataOptions& options, const Names& classes, Log
 
 std::vector<SourcePtr> open_images(const std::vector<std::string>& paths,
                                    const DataOptions& options, Log& log, Names& faults) {
-    const Remote remote(options.remote, log);
+    const Remote remote = make_remote(options.remote, log);
     std::vector<SourcePtr> all;
     std::vector<ImageFile> files;  // of the source that comes next
     const auto end_files = [&] {

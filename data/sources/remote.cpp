@@ -329,9 +329,9 @@ namespace {
 
 class RemoteFile final : public Storage {
  public:
-    RemoteFile(std::shared_ptr<RemoteFetcher> fetcher, const Location& where)
+    RemoteFile(const Remote& fetcher, const Location& where)
         : Storage(where.name),
-          fetcher_(std::move(fetcher)),
+          fetcher_(fetcher),
           object_(std::make_shared<RemoteObject>(RemoteObject{where})) {}
     ~RemoteFile() override { fetcher_->finish(object_); }
 
@@ -349,19 +349,20 @@ class RemoteFile final : public Storage {
         fetcher_->read(object_, offset, bytes);
     }
 
-    const std::shared_ptr<RemoteFetcher> fetcher_;
+    const Remote fetcher_;
     const ObjectPtr object_;
 };
 
 }  // namespace
 
-Remote::Remote(const RemoteOptions& options, Log& log)
-    : fetcher_(std::make_shared<RemoteFetcher>(options, log)) {}
+Remote make_remote(const RemoteOptions& options, Log& log) {
+    return std::make_shared<RemoteFetcher>(options, log);
+}
 
-StoragePtr Remote::open(const std::string& url) const {
+StoragePtr open_remote(const Remote& remote, const std::string& url) {
     const Location where = locate(url);
-    fetcher_->begin();
-    return std::make_shared<RemoteFile>(fetcher_, where);
+    remote->begin();
+    return std::make_shared<RemoteFile>(remote, where);
 }
 
 }  // namespace convoy

@@ -30,18 +30,10 @@ struct RemoteOptions {
 // The folder in the cache for shards, which is made if it is not there. Throws Error.
 std::string shard_folder(const std::string& cache);
 
-// The threads and the folder that all remote storages share.
-class Remote {
- public:
-    // log: gets a line when a server fails or answers again, and must outlive the storages.
-    Remote(const RemoteOptions& options, Log& log);
-
-    // Contacts no server: a missing object becomes an Error of the first size() or read(). Throws
-    // Error if the text is no URL, or the folder cannot be written.
-    StoragePtr open(const std::string& url) const;
-
- private:
-    std::shared_ptr<class RemoteFetcher> fetcher_;
-};
+// log: gets a line when a server fails or answers again, and must outlive the storages.
+Remote make_remote(const RemoteOptions& options, Log& log);
+// Contacts no server: a missing object becomes an Error of the first size() or read(). Throws Error
+// if the text is no URL, or the folder cannot be written.
+StoragePtr open_remote(const Remote& remote, const std::string& url);
 
 }  // namespace convoy

@@ -127,7 +127,7 @@ StoragePtr open_local(const std::string& path) { return std::make_shared<LocalFi
 bool is_url(const std::string& name) { return name.find("://") != std::string::npos; }
 
 StoragePtr open_storage(const std::string& name, const Remote& remote) {
-    return is_url(name) ? remote.open(name) : open_local(name);
+    return is_url(name) ? open_remote(remote, name) : open_local(name);
 }
 
 std::string public_name(const std::string& name) {

@@ -64,9 +64,11 @@ int read_from(int file, uint64_t offset, std::span<uint8_t> bytes);
 // The folder for copies and indexes: `given`, else ~/.cache/convoy; "" without a home.
 std::string cache_folder(const std::string& given);
 
+// The threads and the folder that all remote storages share (remote.h).
+using Remote = std::shared_ptr<class RemoteFetcher>;
 // Opens a path, or a URL (remote.h) without contacting the server. Throws Error if the file cannot
 // be opened or the URL is malformed.
-StoragePtr open_storage(const std::string& name, const class Remote& remote);
+StoragePtr open_storage(const std::string& name, const Remote& remote);
 bool is_url(const std::string& name);  // http://, https://, s3://
 // A path or URL without password and query, to show to people.
 std::string public_name(const std::string& name);
