@@ -51,9 +51,8 @@ Names shards_in(const std::string& folder) {
     for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
         const std::string file = entry.path().filename().native();
         const auto ends = [&](std::string_view end) { return file.ends_with(end); };
-        if (file.starts_with('.') || is_system_name(file) || !entry.is_regular_file() ||
-            ends(".json") || ends(".txt") || ends(".part") || ends(".mdb") || file == kIndexName ||
-            has_image_name(file))
+        if (is_hidden(file) || !entry.is_regular_file() || ends(".json") || ends(".txt") ||
+            ends(".part") || ends(".mdb") || file == kIndexName || has_image_name(file))
             continue;
         const std::string path = within(folder, file);
         if (ends(".tar") || ends(".tfrecord") || ends(".tfrecords") || is_shard(path))

@@ -26,11 +26,9 @@ std::string lower_case(std::string text) {  // of ASCII
     return text;
 }
 
-bool is_system_name(const std::string& name) { return kSystemNames.contains(lower_case(name)); }
-
 bool is_hidden(const fs::path& path) {
     const std::string name = path.filename().native();
-    return name.starts_with('.') || is_system_name(name);
+    return name.starts_with('.') || kSystemNames.contains(lower_case(name));
 }
 
 std::string kind_of_file(const fs::path& path) {

@@ -32,9 +32,8 @@ std::string lower_case(std::string text);  // of ASCII
 // root/name
 std::string within(const std::string& root, const std::string& name);
 
-// Whether an operating system makes files of this name, such as __MACOSX and lost+found.
-bool is_system_name(const std::string& name);
-bool is_hidden(const std::filesystem::path& path);  // by its name; also files of such systems
+// By its name; also what operating systems make, such as __MACOSX and lost+found.
+bool is_hidden(const std::filesystem::path& path);
 
 // Names of the folders in `root`, sorted, without hidden and system folders. Throws Error.
 Names folders_in(const std::string& root);

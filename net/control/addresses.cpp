@@ -10,7 +10,7 @@
 
 namespace convoy {
 
-asio::ip::address without_mapping(const asio::ip::address& address) {
+static asio::ip::address without_mapping(const asio::ip::address& address) {
     if (!address.is_v6() || !address.to_v6().is_v4_mapped()) return address;
     return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
 }

@@ -9,9 +9,7 @@
 
 namespace convoy {
 
-// Returns an IPv4 address inside IPv6 as IPv4, and any other address unchanged.
-asio::ip::address without_mapping(const asio::ip::address& address);
-// "10.0.0.7:29401", "[fd00::2]:29401", without mapping.
+// "10.0.0.7:29401", "[fd00::2]:29401"; an IPv4 address inside IPv6 is written as IPv4.
 std::string address_text(const tcp::endpoint& endpoint);
 // Every address of this machine, loopback included, with the name of its interface.
 std::vector<std::pair<std::string, asio::ip::address>> interfaces();
