@@ -173,19 +173,19 @@ void pack_data(const DataSet& set, const PackOptions& options, Log& log) {
         part.source->plan(std::move(visits), 0);
     }
     const std::string format = options.format == ShardFormat::tar ? "tar" : "tfrecord";
-    std::vector<ShardTask> all, todo;
+    std::vector<std::string> names;
+    std::vector<ShardTask> todo;
     uint64_t images = 0, wanted = 0;
     for (const Part& part : parts)
         for (size_t s = 0; s < part.shards(); ++s) {
-            all.push_back(
-                {&part, s, fmt::format("{}/{}-{:06}.{}", options.out, part.name, s, format)});
+            names.push_back(fmt::format("{}/{}-{:06}.{}", options.out, part.name, s, format));
             wanted += part.begins[s + 1] - part.begins[s];
-            if (fs::exists(all.back().path)) continue;
-            todo.push_back(all.back());
+            if (fs::exists(names.back())) continue;
+            todo.push_back({&part, s, names.back()});
             images += part.begins[s + 1] - part.begins[s];
         }
-    if (todo.size() < all.size())
-        log.info(counted(int64_t(all.size() - todo.size()), "shard"), " of ", all.size(),
+    if (todo.size() < names.size())
+        log.info(counted(int64_t(names.size() - todo.size()), "shard"), " of ", names.size(),
                  " are there already");
     Losses losses;
     {
@@ -198,8 +198,7 @@ void pack_data(const DataSet& set, const PackOptions& options, Log& log) {
         if (++told <= 20) log.notice("left out: ", reason);
     if (told > 20) log.notice("left out: ", told, " images in all");
 
-    std::vector<std::string> names, checksums(all.size());
-    for (const ShardTask& task : all) names.push_back(task.path);
+    std::vector<std::string> checksums(names.size());
     const std::vector<Shard> shards =
         open_shards(names, {.threads = options.threads}, make_remote({}, log), log);
     uint64_t packed = 0, bytes = 0, file_bytes = 0;

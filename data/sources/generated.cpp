@@ -113,8 +113,7 @@ class GeneratedSource final : public Source {
     void read(size_t i, std::vector<uint8_t>& bytes) const override {
         Lazy& sample = samples_[i];
         std::call_once(sample.drawn, [&] {
-            const Image image = draw_shape(kinds_[size_t(labels_[i])], seed_, first_ + i);
-            sample.file = encoded(image);
+            sample.file = encoded(draw_shape(kinds_[size_t(labels_[i])], seed_, first_ + i));
         });
         bytes = sample.file;
     }
