@@ -60,10 +60,8 @@ struct LoaderOptions {
 // Step s uses slot s mod slots. Threads take its rows one at a time in order, so all of them work
 // on the step that is needed first. A row depends on its sample alone.
 //
-// With mixup or cutmix, the partner of an image is the one before it in the step's global slice;
-// the partner of the first is the last, as in torchvision. If one of the two did not decode, the
-// other is not mixed. The partner of a rank's first image belongs to another rank, so each rank
-// decodes one more image per step, and shares do not change the result.
+// images/augmentations.md says which image is the partner in mixup and cutmix. The partner of a
+// rank's first image belongs to another rank, so each rank decodes one more image per step.
 class Loader {
  public:
     Loader(SourcePtr source, const Preprocess& how, LoaderOptions options,
