@@ -97,19 +97,20 @@ __global__ void __launch_bounds__(kTmaThreads, blocks_at_once(kColumns))
         const Place at(blockIdx.x, ceil_div(J, kColumns));
         const int begin = blockIdx.z * part_depth, end = min(L, begin + part_depth);
         const int steps = ceil_div(end - begin, kBoxDepth);
-        const auto stage_of = [](int step) { return step % kStages; };
-        const auto parity_of = [](int step) { return step / kStages % 2; };
+        int stage = 0, parity = 0;  // of the phase in which the stage is filled
+        const auto next = [&] {
+            if (++stage == kStages) stage = 0, parity ^= 1;
+        };
         if (thread == kTensorThreads)
             for (int s = 0; s < kStages; ++s) full[s].init(1), empty[s].init(kTensorThreads / 32);
         __syncthreads();  // the barriers are there
         if (thread >= kTensorThreads) {
-            for (int step = 0; step < steps && thread == kTensorThreads; ++step) {
-                CopyBarrier& there = full[stage_of(step)];
-                char* const to = shared + stage_of(step) * kStage;
-                empty[stage_of(step)].wait(parity_of(step) ^ 1);  // at once in the first round
-                there.arrive_and_expect(kStage);
-                a.copy(to, there, at.row * kRows, begin + step * kBoxDepth);
-                b.copy(to + kStageA, there, at.column * kColumns, begin + step * kBoxDepth);
+            for (int step = 0; step < steps && thread == kTensorThreads; ++step, next()) {
+                char* const to = shared + stage * kStage;
+                empty[stage].wait(parity ^ 1);  // at once in the first round
+                full[stage].arrive_and_expect(kStage);
+                a.copy(to, full[stage], at.row * kRows, begin + step * kBoxDepth);
+                b.copy(to + kStageA, full[stage], at.column * kColumns, begin + step * kBoxDepth);
             }
             return;
         }
@@ -120,13 +121,13 @@ __global__ void __launch_bounds__(kTmaThreads, blocks_at_once(kColumns))
             GroupProducts::descriptor<B::kDepthFast>(shared + kStageA + column * 128);
         GroupProducts products;
         float sums[1][kN][4] = {};
-        for (int step = 0; step < steps; ++step) {
-            const int stage = stage_of(step) * (kStage / 16);
-            full[stage_of(step)].wait(parity_of(step));
-            products.template start<A::kDepthFast, B::kDepthFast>(sums[0], group_a + stage,
-                                                                  group_b + stage);
+        int before = 0;  // the stage of the last step
+        for (int step = 0; step < steps; ++step, before = stage, next()) {
+            full[stage].wait(parity);
+            products.template start<A::kDepthFast, B::kDepthFast>(
+                sums[0], group_a + stage * (kStage / 16), group_b + stage * (kStage / 16));
             products.template wait<1>();
-            if (step > 0 && thread % 32 == 0) empty[stage_of(step - 1)].arrive();
+            if (step > 0 && thread % 32 == 0) empty[before].arrive();
         }
         products.template wait<0>();
         finish_tile<kRows, kColumns>(shared, sums, row, column, at, I, J, parts, epilogue);
