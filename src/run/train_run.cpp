@@ -10,12 +10,12 @@
 namespace convoy {
 
 TrainRun::TrainRun(JobSetup& setup)
-    : RunState{setup, own_engine_, own_progress_},
-      own_engine_(setup, [this] { return recovery_.request(); }),
-      folder_(*this),
-      messages_({*this, folder_}),
-      traces_({*this, folder_}),
-      recovery_({*this, folder_}, messages_),
+    : setup_(setup),
+      engine_(setup, [this] { return recovery_.request(); }),
+      folder_({setup, engine_, progress_}),
+      messages_({{setup, engine_, progress_}, folder_}),
+      traces_({{setup, engine_, progress_}, folder_}),
+      recovery_({{setup, engine_, progress_}, folder_}, messages_),
       base_lr_(base_learning_rate(config_, engine_.model->has_batch_norm())) {
     progress_.steps_per_epoch = engine_.loader->steps();
 }

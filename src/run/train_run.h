@@ -7,7 +7,7 @@
 
 namespace convoy {
 
-class TrainRun : RunState {
+class TrainRun {
  public:
     explicit TrainRun(JobSetup& setup);  // which must outlive the run
     // Trains to the end, or to the step at which all ranks agree to stop. Returns the exit status.
@@ -32,8 +32,12 @@ class TrainRun : RunState {
     bool over() const { return progress_.over(config_); }
     bool epoch_done() const { return progress_.at.consumed >= engine_.loader->samples(); }
 
-    RunProgress own_progress_;  // the RunState refers to these two
-    Engine own_engine_;
+    JobSetup& setup_;
+    const Config& config_ = setup_.config;
+    Log& log_ = setup_.job.log;
+    Communicator& communicator_ = setup_.communicator();
+    RunProgress progress_;
+    Engine engine_;
     RunFolder folder_;
     RunMessages messages_;
     RunTraces traces_;
