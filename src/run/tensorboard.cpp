@@ -19,16 +19,18 @@ using nlohmann::json;
 
 namespace {
 
-// Fields of events that become curves, and their tags.
-constexpr std::pair<const char*, const char*> kScalars[] = {
-    {"loss", "loss"},
-    {"top1", "top1"},
-    {"top5", "top5"},
-    {"lr", "learning_rate"},
-    {"images_per_second", "speed/images_per_second"},
-    {"data_wait", "wait/data"},
-    {"net_wait", "wait/network"},
-    {"ranks", "job/ranks"}};
+// Fields of events that become curves.
+struct Scalar {
+    const char *field, *tag;
+};
+constexpr Scalar kScalars[] = {{"loss", "loss"},
+                               {"top1", "top1"},
+                               {"top5", "top5"},
+                               {"lr", "learning_rate"},
+                               {"images_per_second", "speed/images_per_second"},
+                               {"data_wait", "wait/data"},
+                               {"net_wait", "wait/network"},
+                               {"ranks", "job/ranks"}};
 }  // namespace
 
 class TensorBoard::File {
