@@ -251,7 +251,11 @@ void print_measured(const JobTiming& timing, const std::vector<Peer>& peers,
 }
 
 void print_forecasts(const JobTiming& timing, const Config& config, const Shares& shares) {
-    std::vector<std::pair<Forecast, std::string>> rows;  // and its options
+    struct Row {
+        Forecast forecast;
+        std::string options;
+    };
+    std::vector<Row> rows;
     // The fastest of the ways with the same result as one rank. More ranks, or another format, must
     // be at least 2 % faster.
     size_t best = 0;
@@ -262,18 +266,18 @@ void print_forecasts(const JobTiming& timing, const Config& config, const Shares
         if (std::ranges::max(part) == 0) continue;
         for (const Way& way : kWays) {
             if (ranks == 1 && &way != kWays) break;
-            rows.emplace_back(
-                forecast(timing, way, config.batch, part),
-                cat("--world ", ranks, ranks > 1 ? cat(" ", way.options) : "",
-                    shares.fair && ranks > 1 ? " --share " + join_text(part, ":") : ""));
-            const auto speed_of = [&](size_t i) { return rows[i].first.images_per_second; };
+            rows.push_back(
+                {forecast(timing, way, config.batch, part),
+                 cat("--world ", ranks, ranks > 1 ? cat(" ", way.options) : "",
+                     shares.fair && ranks > 1 ? " --share " + join_text(part, ":") : "")});
+            const auto speed_of = [&](size_t i) { return rows[i].forecast.images_per_second; };
             if (way.every == 1 && speed_of(rows.size() - 1) > 1.02 * speed_of(best))
                 best = rows.size() - 1;
         }
     }
     Table table(config.json);
     for (const auto& [one, options] : rows) {
-        const bool is_best = &one == &rows[best].first;
+        const bool is_best = &one == &rows[best].forecast;
         table.row({{"plan", "prediction"},
                    {"ranks", one.ranks, "ranks"},
                    {"wire", one.way->bf16 ? "bf16" : "fp32"},
