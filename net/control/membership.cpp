@@ -409,11 +409,17 @@ void Membership::send_last(std::string message) noexcept {
     });
 }
 
-void Membership::report(int lost, const std::string& why, milliseconds patience) noexcept {
+void Membership::abort(const std::string& why) noexcept {
+    if (status_.ended()) return;
+    if (!is_newcomer_) send_last(wire::encode(wire::Abort{-1, why}));
+    end_job(-1, why);
+}
+
+void Membership::report(int lost, const std::string& why) noexcept {
     if (status_.ended()) return;
     if (is_newcomer_) return end_job(-1, why);  // the others see its connections end
     send_last(wire::encode(wire::Abort{lost, why}));
-    status_.wait_for_cause(patience);
+    status_.wait_for_cause(kFirstCause);
     end_job(lost, why);
 }
 

@@ -111,12 +111,12 @@ class Membership {
     // calls it has become a rank like the others.
     void offer(std::string what);
     bool newcomer_waits() const { return newcomer_waits_; }
-    // Any thread may call these. report() ends the job and tells the others. First the coordinator
-    // has the time `patience` to name an earlier cause; the control thread must not wait so. `lost`
-    // is the rank to blame (-1: this rank).
+    // Any thread may call these. abort() ends the job at once and tells the others. report() first
+    // gives the coordinator time to name an earlier cause, so the control thread must not call it;
+    // `lost` is the rank to blame (-1: this rank).
     void send(std::string message);
-    void report(int lost, const std::string& why,
-                std::chrono::milliseconds patience = kFirstCause) noexcept;
+    void abort(const std::string& why) noexcept;
+    void report(int lost, const std::string& why) noexcept;
     void fail_alone(const std::string& why) noexcept;  // see Communicator
     // A link of the ring is broken: the ring has ended, or the job, if it is not elastic.
     void link_lost(const std::string& why) noexcept;

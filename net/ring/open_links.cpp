@@ -206,7 +206,7 @@ asio::awaitable<std::vector<Link>> open_ring_links(Membership& membership,
     } catch (const Error&) {
         // The coordinator has named the lost rank, or has not answered in time.
     }
-    membership.report(-1, why, milliseconds(0));  // unless the job has ended
+    membership.abort(why);  // tells the other ranks, unless the job has ended
     membership.status().throw_if_ended();
     co_return links.take();
 }
