@@ -38,7 +38,8 @@ RateSearch search_rate(const std::vector<RatePoint>& points) {
     std::vector<double> jumps;
     for (size_t i = 1; i <= std::max(found.least, (points.size() - 1) / 2); ++i)
         jumps.push_back(std::abs(points[i].loss - points[i - 1].loss));
-    found.scatter = jumps.empty() ? 0 : median(jumps) / 0.954;
+    std::ranges::sort(jumps);
+    found.scatter = jumps.empty() ? 0 : jumps[jumps.size() / 2] / 0.954;
     // Skip the noise of the flat start: from `begin` on, a quarter of the loss's fall is done.
     size_t begin = found.least;
     while (begin > 0 && smooth[begin - 1].loss < level - found.fall / 4) --begin;
