@@ -85,10 +85,13 @@ JpegReader::JpegReader() {
         }
     };
     errors_.output_message = [](j_common_ptr) {};  // nothing is printed
+    if (setjmp(escape_)) fail("libjpeg does not start: ", reason_);
+    jpeg_create_decompress(&info_);
     progress_.progress_monitor = [](j_common_ptr info) {
         if (reader_of(info).info_.input_scan_number > kMaxScans)
             reader_of(info).give_up("damaged: too many scans");
     };
+    info_.progress = &progress_;
 }
 
 void JpegReader::open(std::span<const uint8_t> bytes, const std::string& name) {
