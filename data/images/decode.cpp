@@ -126,18 +126,27 @@ class Pnm : public Bitmap {
     size_t begin_ = 2;
 };
 
-// WebP by libwebp, which reads the size without decoding.
+// WebP by libwebp: RIFF, length, WEBP, then one of three kinds of first chunk.
 class WebP : public Bitmap {
  public:
     WebP(Bytes bytes, const std::string& name) : Bitmap(bytes, name) {
-        WebPBitstreamFeatures features;
-        if (WebPGetFeatures(bytes.data(), bytes.size(), &features) != VP8_STATUS_OK)
-            fail(name, ": truncated or damaged");
-        if (features.has_animation)
+        const uint32_t packed = little_endian(bytes, 21);
+        if (has_text(bytes, 12, "VP8 "))
+            W = little_endian(bytes, 26, 2) & 0x3FFF, H = little_endian(bytes, 28, 2) & 0x3FFF;
+        if (has_text(bytes, 12, "VP8L")) W = (packed & 0x3FFF) + 1, H = (packed >> 14 & 0x3FFF) + 1;
+        if (has_text(bytes, 12, "VP8X"))
+            W = little_endian(bytes, 24, 3) + 1, H = little_endian(bytes, 27, 3) + 1;
+        if (has_text(bytes, 12, "VP8X") && (little_endian(bytes, 20, 1) & 2))
             fail(name, ": not read here: an animated WebP: convert one frame of it to PNG");
-        W = features.width, H = features.height, memory = 4 * W * H;
+        memory = 4 * W * H;
     }
     void read(uint8_t* out) override {
+        int width = 0, height = 0;
+        if (!WebPGetInfo(bytes_.data(), bytes_.size(), &width, &height))
+            fail(name_, ": truncated or damaged");
+        if (width != W || height != H)
+            fail(name_, ": damaged: the header says ", W, "x", H, ", the image is ", width, "x",
+                 height);
         if (!WebPDecodeRGBInto(bytes_.data(), bytes_.size(), out, size_t(3 * W * H), int(3 * W)))
             fail(name_, ": truncated or damaged");
     }
