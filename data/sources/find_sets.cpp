@@ -37,12 +37,14 @@ Names alternatives(const std::string& inside) {
 }
 
 // Sorted, without duplicates, and without NAME.gz if NAME is there.
-Names once(const Names& names) {
-    std::set<std::string> all(names.begin(), names.end());
-    std::erase_if(all, [&](const std::string& name) {
+Names once(Names names) {
+    std::ranges::sort(names);
+    names.erase(std::unique(names.begin(), names.end()), names.end());
+    const std::set<std::string> all(names.begin(), names.end());
+    std::erase_if(names, [&](const std::string& name) {
         return name.ends_with(".gz") && all.contains(name.substr(0, name.size() - 3));
     });
-    return {all.begin(), all.end()};
+    return names;
 }
 
 // The shards in `folder`, sorted. Files are recognised by their names or their first bytes.
@@ -58,7 +60,7 @@ Names shards_in(const std::string& folder) {
         if (ends(".tar") || ends(".tfrecord") || ends(".tfrecords") || is_shard(path))
             shards.push_back(path);
     }
-    return once(shards);
+    return once(std::move(shards));
 }
 
 // Formats that are not read here: the first bytes ('.': any byte), what it is, and what to do.
@@ -273,7 +275,7 @@ Places find_places(const std::string& name, const Remote& remote) {
     Names shards;
     for (const std::string& pattern : expand_braces(name))
         for (const std::string& match : matches(pattern)) shards.push_back(match);
-    shards = once(shards);
+    shards = once(std::move(shards));
     const bool is_pattern = name.find_first_of("{*?[") != std::string::npos;
     if (shards.empty()) fail("data '", name, "': no file matches");
     if (!is_pattern && !is_url(name)) fail("data '", name, "': there is no such file or folder");
