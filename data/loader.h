@@ -61,7 +61,8 @@ struct LoaderOptions {
 // on the step that is needed first. A row depends on its sample alone.
 //
 // images/augmentations.md says which image is the partner in mixup and cutmix. The partner of a
-// rank's first image belongs to another rank, so each rank decodes one more image per step.
+// rank's first image belongs to another rank, so each rank decodes one more image per step,
+// and shares do not change the result.
 class Loader {
  public:
     Loader(SourcePtr source, const Preprocess& how, LoaderOptions options,

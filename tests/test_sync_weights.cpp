@@ -50,7 +50,37 @@ void check_difference(int world, const std::vector<Change>& changes, int root,
         });
 }
 
+// Two ranks of which the other holds other weights, and is lost while it sends the second part.
+struct LostSender : Communicator {
+    LostSender() : Communicator(1, 2) {}
+    std::vector<std::vector<std::byte>> allgather(std::span<const std::byte> mine) override {
+        std::vector<std::vector<std::byte>> all(2, {mine.begin(), mine.end()});
+        for (std::byte& byte : all[0]) byte ^= std::byte(1);
+        return all;
+    }
+    void broadcast(std::span<std::byte> data, int) override {
+        if (++parts == 2) throw RingBroken("rank 0 is lost");
+        std::ranges::fill(data, std::byte(1));
+    }
+    int parts = 0;
+};
+
 }  // namespace
+
+TEST_CASE("take_from: if the sender is lost, nothing of what it sent is taken") {
+    const auto backend = make_backend("cpu");
+    Params params;
+    params.add({.name = "first", .shape = {1, 1, 1, 5}});
+    params.allocate(*backend, 7);
+    std::vector<float> state(params.trained_size, 3);
+    const std::vector<float> before(params.weights, params.weights + params.weights_size);
+    const std::vector<std::span<float>> arenas = {{params.weights, params.weights_size}, state};
+    LostSender lost;
+    CHECK_THROWS_AS(take_from(0, {true, true}, params, arenas, *backend, lost), RingBroken);
+    CHECK(lost.parts == 2);
+    CHECK(std::vector<float>(params.weights, params.weights + params.weights_size) == before);
+    CHECK(state == std::vector<float>(state.size(), 3));
+}
 
 TEST_CASE("take_from: all take what one rank holds; who differs, and in which tensor first") {
     check_difference(3, {}, 0, {}, "");

@@ -21,8 +21,8 @@ class LargeImage {
     // buffers: those of the thread, if it keeps any. Made if missing; freed after a large image.
     explicit LargeImage(std::unique_ptr<ImageBuffers>* buffers = nullptr, int channels = 3)
         : buffers_(buffers) {
-        current_ = this;
         if (buffers && !*buffers) *buffers = std::make_unique<ImageBuffers>(channels);
+        current_ = this;
     }
     ~LargeImage() {
         current_ = nullptr;

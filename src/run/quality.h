@@ -54,9 +54,9 @@ class Quality {
     // logits: n × classes, finite or not.
     void add(const Batch& batch, std::span<const float> logits);
     void add(const Batch& batch, Tensor logits, Backend& backend) {
-        std::vector<float> rows(logits.elems());
-        backend.download(rows.data(), logits.data, rows.size() * sizeof(float));
-        add(batch, rows);
+        logits_.resize(logits.elems());
+        backend.download(logits_.data(), logits.data, logits_.size() * sizeof(float));
+        add(batch, logits_);
     }
     // Adds up all ranks, on all ranks. Collective. Reads the mistakes again from `source`.
     void gather(Communicator& communicator, const Source& source);
@@ -84,6 +84,9 @@ class Quality {
     };
     std::vector<Bin> bins;
     std::vector<Mistake> worst;  // the worst first
+
+ private:
+    std::vector<float> logits_;
 };
 
 }  // namespace convoy

@@ -145,6 +145,7 @@ StagePlan plan_stages(const std::string& text, ModelOptions options, const NewBa
     }
     const int64_t share = (config.batch + pipelines - 1) / pipelines;
     const int64_t parts = (share + images - 1) / images;
+    // The fraction of the time in which a rank computes, on average.
     const double efficiency =
         double(parts) / double(parts + config.pipeline - 1) / (longest * double(config.pipeline));
     plan.text += cat(timed ? " of the time; " : " of the operations; ", parts,
