@@ -35,7 +35,9 @@ class CpuBackend : public Backend {
     bool host_visible() const override { return true; }
     double measure_peak_gflops() override;
 
-#include "kernels/ops.inc"
+#define OP override
+#include "kernels/ops_body.h"
+#undef OP
 
  private:
     void depthwise(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y);

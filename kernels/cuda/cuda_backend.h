@@ -56,7 +56,9 @@ class CudaBackend final : public Backend {
     SpanSink* trace(Track* ops, Track* uploads, Track* downloads) override;
     double measure_peak_gflops() override;
 
-#include "kernels/ops.inc"
+#define OP override
+#include "kernels/ops_body.h"
+#undef OP
 
  private:
     static constexpr int kThreads = 256;  // of a block with one number per thread
