@@ -26,9 +26,6 @@ constexpr int kRowsBlock = 288;
 constexpr int kPanelGroup = 8;
 constexpr int kMostInPlace = 256;
 constexpr int kLeastRows = 384;  // for a separate sum
-// Padding between panels. Without it their size is often a multiple of 4 KB, and the same row of
-// all panels would fall into one set of the L1 cache.
-constexpr int kStagger = 16;
 
 // `count` words of the depth of dy (which has `rows` rows), its columns in panels: a(i,k) at lane·k
 // + i in each, on AMX rows in chunks. zeros: a row of them, for words beyond the last row.

@@ -19,6 +19,10 @@ namespace convoy {
 
 inline int ceil_div(int64_t a, int64_t b) { return int((a + b - 1) / b); }
 
+// Padding between panels, or the arrays of two xi of Winograd's method. Without it their size is
+// often a multiple of 4 KB, and the same place of all would fall into one set of the L1 cache.
+constexpr int kStagger = 16;
+
 // `count` cut into equal parts of at most `most`; all except the last are multiples of `grain`.
 struct Cut {
     int count, parts, size;

@@ -47,10 +47,6 @@ void winograd_grad_w(Cpu& cpu, const T* dy, int K, const PatchesOf<T>& x, float*
 
 constexpr int kXi = 36;  // numbers of a transformed block
 
-// Padding between the arrays of two xi. Without it their size is often a multiple of 4 KB, and all
-// 36 numbers of a channel would fall into one set of the L1 cache.
-constexpr int kStagger = 16;
-
 inline int round_up(int n, int to) { return (n + to - 1) / to * to; }
 
 template <class T>
