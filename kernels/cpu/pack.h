@@ -226,12 +226,11 @@ void pack_by_depth(const Micro& micro, const PatchesOf<T>& x, bool plain, int64_
 }
 
 // to[k·nr + j] = from[j·step + k]; bf16 is widened.
-inline void transpose_panel(const Micro& micro, const float* from, ptrdiff_t step, int depth,
-                            int columns, float* to) {
-    micro.transpose(from, step, depth, columns, to, micro.nr);
-}
-inline void transpose_panel(const Micro& micro, const Bf16* from, ptrdiff_t step, int depth,
-                            int columns, float* to) {
+template <class T>
+void transpose_panel(const Micro& micro, const T* from, ptrdiff_t step, int depth, int columns,
+                     float* to) {
+    if constexpr (std::is_same_v<T, float>)
+        return micro.transpose(from, step, depth, columns, to, micro.nr);
     constexpr int kSome = 64;
     float rows[32 * kSome];
     for (int k = 0; k < depth; k += kSome) {
