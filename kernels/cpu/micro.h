@@ -52,7 +52,6 @@ struct WinogradChunks {
 // F(out × out, size × size), out + size − 1 = 6. Only images have type T; other numbers are floats.
 template <class T>
 struct WinogradMethod {
-    int size;
     void (*input)(const WinogradBlock<T>& in, const WinogradChunks& to);     // 6 × 6 → 36
     void (*gradient)(const WinogradBlock<T>& in, const WinogradChunks& to);  // out × out → 36
     // size × size → 36, for each column j < columns (a multiple of width): reads tap t at

@@ -39,17 +39,16 @@ Filters transform_filters(Cpu& cpu, const WinogradMethod<T>& method, const Right
                           int depth, int columns) {
     using Form = std::conditional_t<std::is_same_v<T, Bf16>, Widened, Floats>;
     constexpr int kBlock = 16;  // of the depth at a time: 9·16·32 floats are 18 KB
-    const int all_taps = method.size * method.size;
     const int nr = cpu.micro.nr, panels = ceil_div(columns, nr);
     const ptrdiff_t xi_stride = ptrdiff_t(panels) * depth * nr + kStagger;
     const Filters u{cpu.shared.get(kSlotB, kXi * xi_stride), depth, panels, nr, xi_stride};
-    float* const* scratch = cpu.for_threads(size_t(all_taps) * kBlock * nr);
+    float* const* scratch = cpu.for_threads(size_t(w.taps) * kBlock * nr);
     const int blocks = ceil_div(depth, kBlock);
     cpu.pool.for_each(panels * blocks, [&](int task, int thread) {
         const int p = task / blocks, begin = task % blocks * kBlock;
         const int end = std::min(depth, begin + kBlock);
         float* taps = scratch[thread];
-        for (int t = 0; t < all_taps; ++t)
+        for (int t = 0; t < w.taps; ++t)
             pack_panels(cpu.micro, Form(), RightSideOf<T>{w.b + w.tap_start[t], w.step_k, w.step_j},
                         depth, begin, end, p * nr, nr, columns, taps + t * kBlock * nr);
         for (int c = begin; c < end; ++c)

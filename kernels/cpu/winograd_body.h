@@ -221,12 +221,9 @@ void winograd_filter_grad(const float* sums, ptrdiff_t xi_stride, int channels, 
 }
 
 template <class T, auto gradient, auto filter, auto output, auto filter_grad>
-constexpr WinogradMethod<T> kMethod{Size<filter>::kIn,
-                                    transform_pixels<input_transform, T>,
-                                    transform_pixels<gradient, T>,
-                                    winograd_filter<filter>,
-                                    winograd_output<output, T>,
-                                    winograd_filter_grad<filter_grad>};
+constexpr WinogradMethod<T> kMethod{transform_pixels<input_transform, T>,
+                                    transform_pixels<gradient, T>, winograd_filter<filter>,
+                                    winograd_output<output, T>, winograd_filter_grad<filter_grad>};
 template <class T>
 constexpr auto kWinograd3 = kMethod<T, gradient_4, filter_3, output_4, filter_grad_3>;
 template <class T>
