@@ -18,12 +18,6 @@ int area_end(int p, int outputs, int inputs) {
     return int((int64_t(p + 1) * inputs + outputs - 1) / outputs);
 }
 
-// Where the sums of a row of dx are accumulated: in place, or for bf16 in `scratch`.
-inline float* sums_of(float* row, float*) { return row; }
-inline float* sums_of(Bf16*, float* scratch) { return scratch; }
-inline void round_sums(const float*, int, float*) {}
-inline void round_sums(const float* sums, int n, Bf16* row) { std::copy_n(sums, n, row); }
-
 }  // namespace
 
 void CpuBackend::max_pool(Tensor x, Window window, Tensor y, uint8_t* argmax) {
@@ -101,7 +95,8 @@ void CpuBackend::avg_pool_grad(Tensor dy, Tensor dx, bool add) {
             for (int w = 0; w < dx.W; ++w) {
                 const int q0 = area_begin(w, dx.W, Q), q1 = area_end(w, dx.W, Q);
                 T* row = rows + (ptrdiff_t(task) * dx.W + w) * dx.C;
-                float* to = sums_of(row, scratch[thread]);
+                float* to = scratch[thread];
+                if constexpr (std::is_same_v<T, float>) to = row;  // bf16 is rounded once
                 if (!add)
                     std::fill_n(to, dx.C, 0.0f);
                 else if (static_cast<void*>(to) != row)
@@ -114,7 +109,7 @@ void CpuBackend::avg_pool_grad(Tensor dy, Tensor dx, bool add) {
                         const T* from = all + ((ptrdiff_t(n) * P + p) * Q + q) * dy.C;
                         for (int c = 0; c < dx.C; ++c) to[c] += from[c] * share;
                     }
-                round_sums(to, dx.C, row);
+                if (static_cast<void*>(to) != row) std::copy_n(to, dx.C, row);
             }
         });
     });
