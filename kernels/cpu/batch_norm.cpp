@@ -10,9 +10,12 @@
 
 namespace convoy {
 
-// gamma/√(var + eps) of each channel.
-static void scale_of(const float* gamma, const float* var, float eps, int C, float* scale) {
+// With fixed statistics: the scale gamma/√(var + eps) of each channel, mean_dz and slope 0 (Norm).
+static float* fixed_factors(Cpu& cpu, const float* gamma, const float* var, float eps, int C) {
+    float* scale = cpu.shared.get(kSlotParts, size_t(3) * C);
     for (int c = 0; c < C; ++c) scale[c] = float(gamma[c] / std::sqrt(double(var[c]) + eps));
+    std::fill_n(scale + C, 2 * C, 0.0f);
+    return scale;
 }
 
 // For each group the scale gamma·rstd of each channel, and room for its mean_dz and slope (Norm).
@@ -109,9 +112,7 @@ void CpuBackend::batch_norm_eval(Tensor x, const float* gamma, const float* beta
                                  const float* var, Tensor residual, Activation act, float eps,
                                  Tensor y) {
     check_batch_norm(x, residual, act, y);
-    const int C = x.C;
-    float* scale = cpu_.shared.get(kSlotParts, C);
-    scale_of(gamma, var, eps, C, scale);
+    float* scale = fixed_factors(cpu_, gamma, var, eps, x.C);
     normalise_rows(cpu_, x, std::array{0, x.N}, {mean, scale, beta, act}, residual, y);
 }
 
@@ -125,10 +126,7 @@ void CpuBackend::batch_norm_eval_grad(Tensor x, Tensor y, Tensor dy, const float
         dy = dresidual;
         act.kind = Activation::kNone;
     }
-    const int C = dy.C;
-    float* scale = cpu_.shared.get(kSlotParts, size_t(3) * C);
-    scale_of(gamma, var, eps, C, scale);
-    std::fill_n(scale + C, 2 * C, 0.0f);
+    float* scale = fixed_factors(cpu_, gamma, var, eps, x.C);
     gradient_rows(cpu_, x, dy, std::array{0, x.N}, {mean, scale, beta, act}, dx);
 }
 
