@@ -108,9 +108,7 @@ std::string resnet(const std::vector<int>& blocks, bool bottleneck, int first_wi
 // Radosavovic et al., "Designing Network Design Spaces" (2020). A group has 8 channels.
 std::string regnet_y_400mf() {
     std::string text = "input 224\n" + conv_norm_act("stem", 32, " size 3 stride 2 pad 1", "relu");
-    struct {
-        int out, blocks;
-    } stages[] = {{48, 1}, {104, 3}, {208, 6}, {440, 6}};
+    const std::pair<int, int> stages[] = {{48, 1}, {104, 3}, {208, 6}, {440, 6}};
     int in = 32, index = 0;
     for (const auto& [out, blocks] : stages) {
         ++index;
@@ -220,9 +218,7 @@ std::string googlenet() {
 // stochastic depth.
 std::string convnext_tiny() {
     const std::string eps = " eps 0.000001\n", init = " init 0.02\n";
-    struct {
-        int out, blocks;
-    } stages[] = {{96, 3}, {192, 3}, {384, 9}, {768, 3}};
+    const std::pair<int, int> stages[] = {{96, 3}, {192, 3}, {384, 9}, {768, 3}};
     std::string text = cat("input 224\nconv2d features.0.0 out 96 size 4 stride 4", init,
                            "layernorm features.0.1", eps);
     int index = 0;
@@ -247,9 +243,7 @@ std::string convnext_tiny() {
 std::string shufflenet_v2_x1_0() {
     std::string text = "input 224\n" + conv_norm("conv1.0", "conv1.1", 24, 3, 2) +
                        "relu\nmaxpool size 3 stride 2 pad 1\n";
-    struct {
-        int out, blocks;
-    } stages[] = {{116, 4}, {232, 8}, {464, 4}};
+    const std::pair<int, int> stages[] = {{116, 4}, {232, 8}, {464, 4}};
     int in = 24, stage = 1;
     for (const auto& [out, blocks] : stages) {
         ++stage;
