@@ -14,17 +14,6 @@ constexpr int kL2Floats = 330'000;  // 1.3 of 2 MB: the rest is for U and pixels
 constexpr int kFewTiles = 38;       // with fewer tiles per block, reading U is the limit
 constexpr int kManyTiles = 112;
 
-struct Blocking {
-    int tiles;  // most tiles of a block
-    int group;  // panels of columns in M
-    Blocking(int C, int panels, int nr) {
-        tiles = kL2Floats / (kXi * (round_up(C, kChunk) + nr));
-        group = 1;
-        if (tiles < kFewTiles) tiles = kManyTiles, group = panels;
-        tiles = std::min(tiles, kManyTiles);
-    }
-};
-
 // U[xi] as panels of nr columns: number (c, j) of panel p at xi·xi_stride + (p·depth + c)·nr + j.
 struct Filters {
     float* data;
@@ -125,41 +114,33 @@ struct BlockConv {
 }  // namespace
 
 template <class T>
-bool winograd_pays(const PatchesOf<T>& x, int K) {
-    const Tiles tiles(x);
-    const double outputs = double(tiles.out) * tiles.out * std::max(1, tiles.count);
-    const double used = double(x.rows()) / outputs;
-    return x.C >= 16 && K >= 16 && used > 0.4 && tiles.count >= 16;
-}
-
-template <class T>
 void winograd_conv(Cpu& cpu, const PatchesOf<T>& x, const RightSideOf<T>& filters, int K, T* result,
                    const EpilogueOf<T>& epilogue) {
     const Tiles tiles(x);
     if (tiles.count == 0) return;
     const WinogradMethod<T>& method = method_for(cpu.micro, x);
     const Filters u = transform_filters(cpu, method, filters, x.C, K);
-    const Blocking blocking(x.C, u.panels, u.nr);
-    const int threads = cpu.pool.size();
+    const int threads = cpu.pool.size(), padded = round_up(x.C, kChunk);
+    int most_tiles = kL2Floats / (kXi * (padded + u.nr)), group = 1;  // group: panels in M
+    if (most_tiles < kFewTiles) most_tiles = kManyTiles, group = u.panels;
     // Blocks of nearly the same size, the same number for each thread.
-    const int each = ceil_div(tiles.count, int64_t(threads) * blocking.tiles);
+    const int each = ceil_div(tiles.count, int64_t(threads) * std::min(most_tiles, kManyTiles));
     const int blocks = std::min(tiles.count, each * threads);
     const int most = ceil_div(tiles.count, blocks);
-    const size_t v_elems = kXi * (size_t(most) * round_up(x.C, kChunk) + kStagger);
-    const size_t m_elems = kXi * (size_t(most) * blocking.group * u.nr + kStagger);
+    const size_t v_elems = kXi * (size_t(most) * padded + kStagger);
+    const size_t m_elems = kXi * (size_t(most) * group * u.nr + kStagger);
     float* const* scratch = cpu.for_threads(v_elems + m_elems);
     cpu.pool.for_each(blocks, [&](int task, int thread) {
         const int begin = int(int64_t(tiles.count) * task / blocks);
         const int end = int(int64_t(tiles.count) * (task + 1) / blocks);
         float* v = scratch[thread];
-        BlockConv<T>{cpu.micro,      method, x,        tiles, u,          K,
-                     blocking.group, result, epilogue, v,     v + v_elems}(begin, end - begin);
+        BlockConv<T>{cpu.micro, method, x, tiles, u, K, group, result, epilogue, v, v + v_elems}(
+            begin, end - begin);
     });
 }
 
-template bool winograd_pays(const Patches&, int);
-template bool winograd_pays(const PatchesOf<Bf16>&, int);
-template void winograd_conv(Cpu&, const Patches&, const RightSide&, int, float*, const Epilogue&);
+template void winograd_conv(Cpu&, const PatchesOf<float>&, const RightSideOf<float>&, int, float*,
+                            const EpilogueOf<float>&);
 template void winograd_conv(Cpu&, const PatchesOf<Bf16>&, const RightSideOf<Bf16>&, int, Bf16*,
                             const EpilogueOf<Bf16>&);
 
