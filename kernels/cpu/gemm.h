@@ -67,7 +67,6 @@ struct PatchesOf {
         return R == 1 && S == 1 && step_h == 1 && step_w == 1 && P == H && Q == W;
     }
 };
-using Patches = PatchesOf<float>;
 
 // Where row (n,p,q) of a result starts: data + n·step_n + p·step_p + q·step_q.
 template <class T>
@@ -75,7 +74,6 @@ struct RowMapOf {
     T* data;
     ptrdiff_t step_n, step_p, step_q;
 };
-using RowMap = RowMapOf<float>;
 
 template <class T>
 struct EpilogueOf {
@@ -84,7 +82,6 @@ struct EpilogueOf {
     const T* mask = nullptr;  // laid out as the whole result: result is 0 where mask <= 0
     bool add = false;         // result += instead of =
 };
-using Epilogue = EpilogueOf<float>;
 
 // Sets what a tile applies to its sums, which begin at `column`. result: the start of the result.
 template <class Out, class T>
@@ -105,7 +102,6 @@ struct RightSideOf {
     int taps = 1;
     const ptrdiff_t* tap_start = nullptr;  // null: all 0
 };
-using RightSide = RightSideOf<float>;
 
 // Products of floats, or of bf16 with sums in fp32 and a result in bf16 or fp32 (see pack.h).
 

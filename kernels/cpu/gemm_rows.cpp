@@ -243,7 +243,7 @@ void multiply_rows(Cpu& cpu, const T* dy, int K, const PatchesOf<T>& x, float* d
     else
         run(cpu.micro, Widened());
 }
-template void multiply_rows(Cpu&, const float*, int, const Patches&, float*);
+template void multiply_rows(Cpu&, const float*, int, const PatchesOf<float>&, float*);
 template void multiply_rows(Cpu&, const Bf16*, int, const PatchesOf<Bf16>&, float*);
 
 }  // namespace convoy

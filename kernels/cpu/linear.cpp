@@ -39,7 +39,7 @@ void CpuBackend::linear(Tensor x, Tensor w, const float* b, bool relu, Tensor y)
         float* transposed = cpu_.shared.get(kSlotParts, size_t(w.N) * x.N);
         const ptrdiff_t all = ptrdiff_t(w.N) * x.N;
         multiply_patches(cpu_, PatchesOf<X>::matrix(weights.b, w.N, w.C), images, x.N,
-                         RowMap{transposed, all, all, x.N}, Epilogue{});
+                         RowMapOf<float>{transposed, all, all, x.N}, EpilogueOf<float>{});
         transpose_back(cpu_, transposed, b, relu, y.N, y.C, elements<Y>(y));
     });
 }

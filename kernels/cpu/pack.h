@@ -105,7 +105,7 @@ struct Pairs {
 };
 
 // Pairs of neighbours in memory, as floats.
-inline Patches words(const PatchesOf<Bf16>& x) {
+inline PatchesOf<float> words(const PatchesOf<Bf16>& x) {
     const auto& [all, N, H, W, C, R, S, h0, w0, step_h, step_w, P, Q, d_h, d_w] = x;
     const auto* pairs = reinterpret_cast<const float*>(all);
     return {pairs, N, H, W, C / 2, R, S, h0, w0, step_h, step_w, P, Q, d_h, d_w};
@@ -120,7 +120,7 @@ void with_words(Cpu& cpu, const PatchesOf<T>& a, const RightSideOf<T>& b, F&& f)
         if (b.step_j == 1) return f(*cpu.micro.pairs, words(a), b, Pairs());
         ENSURE(!b.tap_start && b.step_j % 2 == 0, "step_j is ", b.step_j);
         f(*cpu.micro.pairs, words(a),
-          RightSide{reinterpret_cast<const float*>(b.b), 1, b.step_j / 2}, Floats());
+          RightSideOf<float>{reinterpret_cast<const float*>(b.b), 1, b.step_j / 2}, Floats());
     }
 }
 

@@ -129,7 +129,7 @@ void winograd_grad_w(Cpu& cpu, const T* dy, int K, const PatchesOf<T>& x, float*
     });
 }
 
-template void winograd_grad_w(Cpu&, const float*, int, const Patches&, float*);
+template void winograd_grad_w(Cpu&, const float*, int, const PatchesOf<float>&, float*);
 template void winograd_grad_w(Cpu&, const Bf16*, int, const PatchesOf<Bf16>&, float*);
 
 }  // namespace convoy
