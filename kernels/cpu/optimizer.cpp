@@ -13,25 +13,6 @@ static bool is_bad(float v) {  // infinite or NaN: all exponent bits are set
     return (std::bit_cast<uint32_t>(v) & 0x7F800000u) == 0x7F800000u;
 }
 
-// The first i in [0, n) for which x[i] is NaN or infinite, or -1.
-static int64_t first_nonfinite(const float* x, size_t n, ThreadPool& pool) {
-    constexpr size_t kBlock = 4096;  // checked without branches
-    std::mutex mutex;
-    size_t first = n;
-    pool.for_ranges(n, kGrain, [&](size_t begin, size_t end) {
-        for (size_t i = begin; i < end; i += kBlock) {
-            const size_t last = std::min(end, i + kBlock);
-            uint32_t bad = 0;
-            for (size_t j = i; j < last; ++j) bad |= is_bad(x[j]);
-            if (!bad) continue;
-            const std::lock_guard lock(mutex);
-            first = std::min(first, size_t(std::find_if(x + i, x + last, is_bad) - x));
-            return;
-        }
-    });
-    return first < n ? int64_t(first) : -1;
-}
-
 // Calls update(segment, begin, end) for ranges of n floats that are in a segment.
 template <class Update>
 static void for_segments(const Segments& segments, size_t n, ThreadPool& pool,
@@ -109,7 +90,21 @@ void CpuBackend::axpby(float a, const float* x, float b, float* y, size_t n) {
 }
 
 void CpuBackend::check_finite(const float* x, size_t n, const float* images, StepState* step) {
-    step->first_bad = first_nonfinite(x, n, cpu_.pool);
+    constexpr size_t kBlock = 4096;  // checked without branches
+    std::mutex mutex;
+    size_t first = n;
+    cpu_.pool.for_ranges(n, kGrain, [&](size_t begin, size_t end) {
+        for (size_t i = begin; i < end; i += kBlock) {
+            const size_t last = std::min(end, i + kBlock);
+            uint32_t bad = 0;
+            for (size_t j = i; j < last; ++j) bad |= is_bad(x[j]);
+            if (!bad) continue;
+            const std::lock_guard lock(mutex);
+            first = std::min(first, size_t(std::find_if(x + i, x + last, is_bad) - x));
+            return;
+        }
+    });
+    step->first_bad = first < n ? int64_t(first) : -1;
     step->scale = step->first_bad < 0 && *images > 0 ? 1 / *images : 0.0f;
 }
 
