@@ -51,179 +51,165 @@ void explain(int, siginfo_t* fault, void*) {
     if (write(STDERR_FILENO, text.data(), text.size()) < 0) return;
 }
 
-struct SharedBlock {
-    pid_t process = 0;
-    int file = -1;
-    size_t offset = 0, bytes = 0;  // in the file
+struct Block {
+    size_t bytes;
+    bool on_device;
+    int file = -1;  // that holds the pages, if other processes may open them
 };
+using Blocks = std::map<const char*, Block>;
 
-// Memory belongs to the process, as in CUDA: every backend and thread uses this one.
-class Memory {
- public:
-    Memory() {
+// Memory belongs to the process, as in CUDA: every backend and thread uses these.
+std::mutex mutex;
+Blocks blocks;
+char* next_address;
+
+size_t pages_of(size_t bytes) {  // and one that stays forbidden
+    return (bytes + kPage - 1) / kPage * kPage + kPage;
+}
+std::pair<char*, size_t> pages_of(const Blocks::value_type& block) {
+    const auto begin = reinterpret_cast<uintptr_t>(block.first) / kPage * kPage;
+    return {reinterpret_cast<char*>(begin), pages_of(block.second.bytes)};
+}
+// Addresses are given out again as late as possible: a pointer to released memory then points
+// nowhere. Null where no gap is large enough.
+char* find_room(size_t bytes) {
+    if (!first_address) {
         void* region = mmap(nullptr, 2 * kSpan, PROT_NONE, kPrivate, -1, 0);
         if (region == MAP_FAILED)
             fail("simt: no address space for device memory: ", std::strerror(errno));
-        next_ = first_address = static_cast<char*>(region);
+        next_address = first_address = static_cast<char*>(region);
     }
-
-    void* alloc_device(size_t bytes) {
-        std::lock_guard lock(mutex_);
-        install_handler();
-        const size_t pages = pages_of(bytes), used = (bytes + kAlign - 1) / kAlign * kAlign;
-        char* pages_begin = find_room(pages);
-        if (!pages_begin || mprotect(pages_begin + kSpan, pages - kPage, PROT_READ | PROT_WRITE))
-            return nullptr;
-        char* begin = pages_begin + (pages - kPage - used);
-        next_ = pages_begin + pages;
-        forbid(pages_begin + kSpan, pages);
-        allow(begin + kSpan, bytes);
-        std::memset(begin + kSpan, 0xFF, bytes);  // NaN
-        blocks_[begin] = {bytes, true};
-        return begin;
-    }
-    void* alloc_pinned(size_t bytes) {
-        // The exact size, so that the address sanitizer sees its end.
-        void* memory = nullptr;
-        if (posix_memalign(&memory, kAlign, bytes) != 0) return nullptr;
-        std::memset(memory, 0xFF, bytes);
-        std::lock_guard lock(mutex_);
-        blocks_[static_cast<char*>(memory)] = {bytes, false};
-        return memory;
-    }
-    cudaError_t release(void* memory, bool on_device) {
-        if (!memory) return cudaSuccess;
-        std::lock_guard lock(mutex_);
-        const auto found = blocks_.find(static_cast<char*>(memory));
-        if (found == blocks_.end() || found->second.on_device != on_device)
-            return failed(cudaErrorInvalidValue);
-        if (on_device) {
-            const auto [begin, bytes] = pages_of(*found);
-            mmap(begin + kSpan, bytes, PROT_NONE, kPrivate | MAP_FIXED, -1, 0);
-            if (found->second.file >= 0) close(found->second.file);
-        } else {
-            std::free(memory);
+    for (char* at : {next_address, first_address}) {
+        for (auto block = blocks.lower_bound(at);
+             block != blocks.end() && is_host_side(block->first); ++block) {
+            const auto [begin, taken] = pages_of(*block);
+            if (size_t(begin - at) >= bytes) break;
+            at = begin + taken;
         }
-        blocks_.erase(found);
-        return cudaSuccess;
+        if (at + bytes <= first_address + kSpan) return at;
     }
-    // The pages move to a file, which another process opens as /proc/PROCESS/fd/FILE.
-    bool share(void* memory, SharedBlock& as) {
-        std::lock_guard lock(mutex_);
-        const auto found = blocks_.find(static_cast<char*>(memory));
-        if (found == blocks_.end() || !found->second.on_device) return false;
+    return nullptr;
+}
+// A block that find_room() has found: only its bytes may be touched.
+char* add_block(char* pages, size_t offset, size_t bytes) {
+    char* begin = pages + offset;
+    next_address = pages + pages_of(bytes);
+    forbid(pages + kSpan, pages_of(bytes));
+    allow(begin + kSpan, bytes);
+    blocks[begin] = {bytes, true};
+    return begin;
+}
+
+// Again at each allocation, because a test framework installs its own handler per test.
+void install_handler() {
+    struct sigaction now;
+    sigaction(SIGSEGV, nullptr, &now);
+    if ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == explain) return;
+    before_us = now;
+    now.sa_sigaction = explain;
+    now.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigaction(SIGSEGV, &now, nullptr);
+}
+
+char* alloc_device(size_t bytes) {
+    install_handler();
+    const size_t pages = pages_of(bytes), used = (bytes + kAlign - 1) / kAlign * kAlign;
+    char* room = find_room(pages);
+    if (!room || mprotect(room + kSpan, pages - kPage, PROT_READ | PROT_WRITE)) return nullptr;
+    char* begin = add_block(room, pages - kPage - used, bytes);
+    std::memset(begin + kSpan, 0xFF, bytes);  // NaN
+    return begin;
+}
+void* alloc_pinned(size_t bytes) {
+    // The exact size, so that the address sanitizer sees its end.
+    void* memory = nullptr;
+    if (posix_memalign(&memory, kAlign, bytes) != 0) return nullptr;
+    std::memset(memory, 0xFF, bytes);
+    blocks[static_cast<char*>(memory)] = {bytes, false};
+    return memory;
+}
+
+cudaError_t release(void* memory, bool on_device) {
+    if (!memory) return cudaSuccess;
+    std::lock_guard lock(mutex);
+    const auto found = blocks.find(static_cast<char*>(memory));
+    if (found == blocks.end() || found->second.on_device != on_device)
+        return failed(cudaErrorInvalidValue);
+    if (on_device) {
         const auto [begin, bytes] = pages_of(*found);
-        int& file = found->second.file;
-        as = {getpid(), file, size_t(found->first - begin), found->second.bytes};
-        if (file >= 0) return true;
+        mmap(begin + kSpan, bytes, PROT_NONE, kPrivate | MAP_FIXED, -1, 0);
+        if (found->second.file >= 0) close(found->second.file);
+    } else {
+        std::free(memory);
+    }
+    blocks.erase(found);
+    return cudaSuccess;
+}
+
+// Whether [p, p + bytes] lies in one block of this kind.
+bool contains(const void* p, size_t bytes, bool on_device) {
+    std::lock_guard lock(mutex);
+    const char* at = static_cast<const char*>(p);
+    auto after = blocks.upper_bound(at);
+    if (after == blocks.begin()) return false;
+    const auto& [begin, block] = *std::prev(after);
+    return block.on_device == on_device && at + bytes <= begin + block.bytes;
+}
+
+struct SharedBlock {
+    pid_t process;
+    int file;
+    size_t offset, bytes;  // in the file
+};
+
+}  // namespace
+
+cudaError_t allocate(void** to, size_t bytes, bool on_device) {
+    std::lock_guard lock(mutex);
+    *to = on_device ? alloc_device(bytes) : alloc_pinned(bytes);
+    return *to ? cudaSuccess : failed(cudaErrorMemoryAllocation);
+}
+cudaError_t cudaFree(void* block) { return release(block, true); }
+cudaError_t cudaFreeHost(void* block) { return release(block, false); }
+
+// The pages move to a file, which another process opens as /proc/PROCESS/fd/FILE.
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory) {
+    std::lock_guard lock(mutex);
+    const auto found = blocks.find(static_cast<char*>(memory));
+    if (found == blocks.end() || !found->second.on_device) return failed(cudaErrorInvalidValue);
+    const auto [begin, bytes] = pages_of(*found);
+    int& file = found->second.file;
+    SharedBlock as{getpid(), file, size_t(found->first - begin), found->second.bytes};
+    if (file < 0) {
         as.file = memfd_create("simt", MFD_CLOEXEC);
         if (ftruncate(as.file, off_t(bytes - kPage)) != 0 ||
             pwrite(as.file, found->first + kSpan, as.bytes, off_t(as.offset)) < ssize_t(as.bytes) ||
             mmap(begin + kSpan, bytes - kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
                  as.file, 0) == MAP_FAILED)
-            return close(as.file), false;
-        return file = as.file, true;
+            return close(as.file), failed(cudaErrorInvalidValue);
+        file = as.file;
     }
-    // Only to read: a kernel that writes to another process's memory is a mistake.
-    void* open_shared(const SharedBlock& it) {
-        const std::string path = cat("/proc/", it.process, "/fd/", it.file);
-        const int file = open(path.c_str(), O_CLOEXEC);
-        const size_t bytes = pages_of(it.bytes);
-        std::lock_guard lock(mutex_);
-        char* begin = find_room(bytes);
-        const bool opened = file >= 0 && begin &&
-                            mmap(begin + kSpan, bytes - kPage, PROT_READ, MAP_SHARED | MAP_FIXED,
-                                 file, 0) != MAP_FAILED;
-        if (file >= 0) close(file);
-        if (!opened) return nullptr;
-        forbid(begin + kSpan, bytes);
-        allow(begin + it.offset + kSpan, it.bytes);
-        next_ = begin + bytes;
-        blocks_[begin + it.offset] = {it.bytes, true};
-        return begin + it.offset;
-    }
-    // Whether [p, p + bytes] lies in one block of this kind.
-    bool contains(const void* p, size_t bytes, bool on_device) {
-        std::lock_guard lock(mutex_);
-        const char* at = static_cast<const char*>(p);
-        auto after = blocks_.upper_bound(at);
-        if (after == blocks_.begin()) return false;
-        const auto& [begin, block] = *std::prev(after);
-        return block.on_device == on_device && at + bytes <= begin + block.bytes;
-    }
-
- private:
-    struct Block {
-        size_t bytes;
-        bool on_device;
-        int file = -1;  // that holds the pages, if other processes may open them
-    };
-    using Blocks = std::map<const char*, Block>;
-
-    static size_t pages_of(size_t bytes) {  // and one that stays forbidden
-        return (bytes + kPage - 1) / kPage * kPage + kPage;
-    }
-    static std::pair<char*, size_t> pages_of(const Blocks::value_type& block) {
-        const auto begin = reinterpret_cast<uintptr_t>(block.first) / kPage * kPage;
-        return {reinterpret_cast<char*>(begin), pages_of(block.second.bytes)};
-    }
-    // Addresses are given out again as late as possible: a pointer to released memory then
-    // points nowhere. Null where no gap is large enough.
-    char* find_room(size_t bytes) const {
-        for (char* at : {next_, first_address}) {
-            for (auto block = blocks_.lower_bound(at);
-                 block != blocks_.end() && is_host_side(block->first); ++block) {
-                const auto [begin, taken] = pages_of(*block);
-                if (size_t(begin - at) >= bytes) break;
-                at = begin + taken;
-            }
-            if (at + bytes <= first_address + kSpan) return at;
-        }
-        return nullptr;
-    }
-    // Again at each allocation, because a test framework installs its own handler per test.
-    static void install_handler() {
-        struct sigaction now;
-        sigaction(SIGSEGV, nullptr, &now);
-        if ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == explain) return;
-        before_us = now;
-        now.sa_sigaction = explain;
-        now.sa_flags = SA_SIGINFO | SA_ONSTACK;
-        sigaction(SIGSEGV, &now, nullptr);
-    }
-
-    std::mutex mutex_;
-    Blocks blocks_;
-    char* next_;
-};
-Memory& memory() {
-    static Memory all;
-    return all;
-}
-
-}  // namespace
-
-cudaError_t allocate(void** to, size_t bytes, bool on_device) {
-    *to = on_device ? memory().alloc_device(bytes) : memory().alloc_pinned(bytes);
-    return *to ? cudaSuccess : failed(cudaErrorMemoryAllocation);
-}
-cudaError_t cudaFree(void* block) { return memory().release(block, true); }
-cudaError_t cudaFreeHost(void* block) { return memory().release(block, false); }
-cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* block) {
-    SharedBlock shared;
-    if (!memory().share(block, shared)) return failed(cudaErrorInvalidValue);
-    std::memcpy(handle->reserved, &shared, sizeof shared);
+    std::memcpy(handle->reserved, &as, sizeof as);
     return cudaSuccess;
 }
+// Only to read: a kernel that writes to another process's memory is a mistake.
 cudaError_t cudaIpcOpenMemHandle(void** to, cudaIpcMemHandle_t handle, unsigned) {
-    SharedBlock shared;
-    std::memcpy(&shared, handle.reserved, sizeof shared);
-    *to = memory().open_shared(shared);
-    return *to ? cudaSuccess : failed(cudaErrorInvalidValue);
+    SharedBlock it;
+    std::memcpy(&it, handle.reserved, sizeof it);
+    const int file = open(cat("/proc/", it.process, "/fd/", it.file).c_str(), O_CLOEXEC);
+    std::lock_guard lock(mutex);
+    const size_t pages = pages_of(it.bytes);
+    char* room = find_room(pages);
+    const bool opened =
+        file >= 0 && room &&
+        mmap(room + kSpan, pages - kPage, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED;
+    if (file >= 0) close(file);
+    *to = opened ? add_block(room, it.offset, it.bytes) : nullptr;
+    return opened ? cudaSuccess : failed(cudaErrorInvalidValue);
 }
 
-bool is_device_memory(const void* p, size_t bytes) { return memory().contains(p, bytes, true); }
-bool is_pinned(const void* p, size_t bytes) { return memory().contains(p, bytes, false); }
+bool is_device_memory(const void* p, size_t bytes) { return contains(p, bytes, true); }
+bool is_pinned(const void* p, size_t bytes) { return contains(p, bytes, false); }
 
 void* kernel_address(const void* p) {
     return const_cast<char*>(static_cast<const char*>(p)) + (is_host_side(p) ? kSpan : 0);
