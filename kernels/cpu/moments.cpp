@@ -11,9 +11,22 @@
 
 namespace convoy {
 
-// For each group: merges the statistics of its slabs into those of its first slab, in order.
-static void merge_statistics(const std::vector<Slab>& slabs, double* parts, int64_t image_rows,
-                             int C, const Moments& to) {
+void CpuBackend::moments(Tensor x, const Moments& to) {
+    check_groups(x, to.groups);
+    if (x.elems() == 0) return;
+    const int C = x.C;
+    const int64_t image_rows = int64_t(x.H) * x.W;
+    const std::vector<Slab> slabs = cut_slabs(to.groups, image_rows);
+
+    // Two doubles per channel and slab; scratch is allocated in floats.
+    auto* parts = reinterpret_cast<double*>(cpu_.shared.get(kSlotSums, slabs.size() * 4 * C));
+    for_slabs(cpu_, x, to.groups, [&]<class T>(T, const Slab& slab, int s, ptrdiff_t at) {
+        const T* from = elements<T>(x) + at;
+        double* mean = parts + size_t(s) * 2 * C;
+        cpu_.micro.passes(from).statistics(from, slab.end - slab.begin, C, mean, mean + C);
+    });
+
+    // For each group: merges the statistics of its slabs into those of its first slab, in order.
     size_t slab = 0;
     for (int g = 0; g + 1 < int(to.groups.size()); ++g) {
         const double images = to.groups[g + 1] - to.groups[g], M = images * double(image_rows);
@@ -40,23 +53,6 @@ static void merge_statistics(const std::vector<Slab>& slabs, double* parts, int6
             to.sums[C + c] += float(images * (M > 1 ? square[c] / (M - 1) : var));
         }
     }
-}
-
-void CpuBackend::moments(Tensor x, const Moments& to) {
-    check_groups(x, to.groups);
-    if (x.elems() == 0) return;
-    const int C = x.C;
-    const int64_t image_rows = int64_t(x.H) * x.W;
-    const std::vector<Slab> slabs = cut_slabs(to.groups, image_rows);
-
-    // Two doubles per channel and slab; scratch is allocated in floats.
-    auto* parts = reinterpret_cast<double*>(cpu_.shared.get(kSlotSums, slabs.size() * 4 * C));
-    for_slabs(cpu_, x, to.groups, [&]<class T>(T, const Slab& slab, int s, ptrdiff_t at) {
-        const T* from = elements<T>(x) + at;
-        double* mean = parts + size_t(s) * 2 * C;
-        cpu_.micro.passes(from).statistics(from, slab.end - slab.begin, C, mean, mean + C);
-    });
-    merge_statistics(slabs, parts, image_rows, C, to);
 }
 
 }  // namespace convoy
