@@ -38,6 +38,9 @@ inline void cuda_check(cudaError_t error, const char* call, const char* file, in
 #define CUDA_CHECK(call) ::convoy::CONVOY_DEVICE::cuda_check((call), #call, __FILE__, __LINE__)
 #define CUDA_LAUNCHED() CUDA_CHECK(cudaGetLastError())
 
+// Whether this program's code for the GPU has CopyBarrier and GroupProducts (mma.cuh).
+bool has_group_products(const cudaDeviceProp& gpu);
+
 // for (size_t i = first_index(); i < n; i += grid_width()): neighbouring threads take neighbours.
 __device__ __forceinline__ size_t first_index() {
     return blockIdx.x * size_t(blockDim.x) + threadIdx.x;

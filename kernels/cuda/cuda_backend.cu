@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "kernels/cuda/make_backend.h"
-#include "kernels/cuda/mma.cuh"
 #include "src/base/text.h"
 
 namespace convoy::CONVOY_DEVICE {

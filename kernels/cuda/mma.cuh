@@ -274,10 +274,3 @@ class GroupProducts {
 
 #undef CONVOY_PTX
 #endif
-
-namespace convoy::CONVOY_DEVICE {
-
-// Whether this program's code for the GPU has CopyBarrier and GroupProducts.
-bool has_group_products(const cudaDeviceProp& gpu);
-
-}  // namespace convoy::CONVOY_DEVICE
