@@ -232,7 +232,7 @@ class Backend {
 };
 
 // How 3x3 and 5x5 convolutions of stride 1 are computed: by Winograd's method, directly, or by the
-// method that the backend expects to be faster (CPU: winograd_pays in kernels/cpu/winograd.h).
+// method that the backend expects to be faster (CPU: use_winograd() in kernels/cpu/conv2d.cpp).
 enum class ConvMethod { kAuto, kWinograd, kDirect };
 
 // The type in which convolutions and linear layers multiply. tf32 (10 bits of mantissa, GPU only)

@@ -93,10 +93,15 @@ void for_deep_images(Cpu& cpu, PatchesOf<T> patches, Tensor x, Window window, F&
 
 template <class T>
 bool CpuBackend::use_winograd(const PatchesOf<T>& x, int K) const {
-    if (!winograd_can(x) || conv_ == ConvMethod::kDirect) return false;
+    const bool can = (x.R == 3 || x.R == 5) && x.S == x.R && x.step_h == 1 && x.step_w == 1 &&
+                     x.dilation_h == 1 && x.dilation_w == 1;
+    if (!can || conv_ == ConvMethod::kDirect) return false;
     if (conv_ == ConvMethod::kWinograd) return true;
     if (std::is_same_v<T, Bf16> && cpu_.micro.pairs && cpu_.micro.pairs->amx) return false;
-    return winograd_pays(x, K);
+    const Tiles tiles(x);
+    const double outputs = double(tiles.out) * tiles.out * std::max(1, tiles.count);
+    const double used = double(x.rows()) / outputs;
+    return x.C >= 16 && K >= 16 && used > 0.4 && tiles.count >= 16;
 }
 
 void CpuBackend::conv2d(Tensor x, Tensor w, const float* b, Window window, bool relu, Tensor y,

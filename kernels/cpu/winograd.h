@@ -23,13 +23,6 @@
 
 namespace convoy {
 
-// Whether the method is implemented for such windows.
-template <class T>
-bool winograd_can(const PatchesOf<T>& x) {
-    return (x.R == 3 || x.R == 5) && x.S == x.R && x.step_h == 1 && x.step_w == 1 &&
-           x.dilation_h == 1 && x.dilation_w == 1;
-}
-
 // result (N×P×Q×K) = epilogue(conv of x). filters: depth x.C, columns K, R·S taps: w(r, s, c, k) at
 // b[tap_start[r·S + s] + c·step_k + k·step_j], without gaps.
 template <class T>
@@ -40,7 +33,7 @@ void winograd_conv(Cpu& cpu, const PatchesOf<T>& x, const RightSideOf<T>& filter
 template <class T>
 void winograd_grad_w(Cpu& cpu, const T* dy, int K, const PatchesOf<T>& x, float* dw);
 
-// ---- for winograd.cpp and winograd_grad_w.cpp: how an image is cut into tiles ------------------
+// ---- how an image is cut into tiles -----------------------------------------------------------
 
 constexpr int kXi = 36;  // numbers of a transformed block
 
@@ -83,14 +76,5 @@ struct Tiles {
         return {corner, line, pixel, k_end - k, 0, std::min(out, P - p), 0, std::min(out, Q - q)};
     }
 };
-
-// Whether the method is faster than the product with patches: the rule of `conv = auto`.
-template <class T>
-bool winograd_pays(const PatchesOf<T>& x, int K) {
-    const Tiles tiles(x);
-    const double outputs = double(tiles.out) * tiles.out * std::max(1, tiles.count);
-    const double used = double(x.rows()) / outputs;
-    return x.C >= 16 && K >= 16 && used > 0.4 && tiles.count >= 16;
-}
 
 }  // namespace convoy
