@@ -82,13 +82,6 @@ int count_cores(std::span<const int> cpus, const std::string& folder) {
     return int(cores.size());
 }
 
-// The index in "cuda:1", 0 for "cuda", -1 for anything else.
-static int cuda_index(const std::string& device) {
-    if (device == "cuda") return 0;
-    const auto number = to_number<uint16_t>(device.starts_with("cuda:") ? device.substr(5) : "");
-    return number ? *number : -1;
-}
-
 std::string compile_notice(const std::string& built, int major, int minor) {
     for (const std::string& text : split(built, ' ')) {
         const int its = text.empty() ? 0 : std::stoi(text);  // "90a" runs on 9.0 alone
@@ -124,10 +117,11 @@ int count_gpus(std::string* why_none) {
 static int gpu_of(const std::string& device, std::string* why_none) {
     if (device == "simt")
         fail("--device simt: built without the emulator; run `make trainer-simt` to build with it");
-    const int index = device.empty() ? 0 : cuda_index(device);
-    if (index < 0) fail("--device cannot be '", device, "'; use cpu, cuda, cuda:INDEX or simt");
+    const std::string number = device.starts_with("cuda:") ? device.substr(5) : "";
+    const auto index = device.empty() || device == "cuda" ? 0 : to_number<uint16_t>(number);
+    if (!index) fail("--device cannot be '", device, "'; use cpu, cuda, cuda:INDEX or simt");
     const int gpus = count_gpus(why_none);
-    if (index < gpus) return index;
+    if (*index < gpus) return *index;
     if (device.empty()) return -1;
     if (gpus == 0)
         fail("--device ", device, ": no GPU can be used (", *why_none, "); use --device cpu");
