@@ -327,18 +327,6 @@ ByteSize parse_size(const std::string& text, const std::string& who) {
 }
 
 template <class T>
-static T parse_number(const Option& option, const std::string& text, const std::string& who) {
-    const std::optional<T> value = to_number<T>(text);
-    if (!value || !std::isfinite(double(*value)))
-        fail(who, " cannot be '", text, "': it takes ",
-             std::is_integral_v<T> ? "a whole number" : "a number", " (", option.help, ")");
-    if (double(*value) < option.limits.low || double(*value) > option.limits.high)
-        fail(who, " cannot be ", text, ": it must be between ", option.limits.low, " and ",
-             option.limits.high, " (", option.help, ")");
-    return *value;
-}
-
-template <class T>
 static T parse_value(const Option& option, const std::string& text, const std::string& who) {
     if constexpr (std::is_same_v<T, std::string>) {
         return text;
@@ -364,7 +352,14 @@ static T parse_value(const Option& option, const std::string& text, const std::s
         return *size;
     } else {
         if (has_auto(option) && text == "auto") return T(0);
-        return parse_number<T>(option, text, who);
+        const std::optional<T> value = to_number<T>(text);
+        if (!value || !std::isfinite(double(*value)))
+            fail(who, " cannot be '", text, "': it takes ",
+                 std::is_integral_v<T> ? "a whole number" : "a number", " (", option.help, ")");
+        if (double(*value) < option.limits.low || double(*value) > option.limits.high)
+            fail(who, " cannot be ", text, ": it must be between ", option.limits.low, " and ",
+                 option.limits.high, " (", option.help, ")");
+        return *value;
     }
 }
 
