@@ -65,40 +65,6 @@ struct GradW {
     }
 };
 
-// Calls f(first tile, count, sums, whether to add to them) for the blocks of a part.
-template <class T, class F>
-void for_blocks(const GradW<T>& op, int part, int parts, float* sums, F&& f) {
-    const int begin = int(int64_t(op.tiles.count) * part / parts);
-    const int end = int(int64_t(op.tiles.count) * (part + 1) / parts);
-    for (int first = begin; first < end; first += op.most)
-        f(first, std::min(op.most, end - first), sums + part * op.sum_elems(), first > begin);
-}
-
-template <class T>
-void sum_parts(Cpu& cpu, const GradW<T>& op, int parts, float* sums) {
-    float* const* scratch = cpu.for_threads(op.block_elems());
-    cpu.pool.for_each(parts, [&](int part, int thread) {
-        for_blocks(op, part, parts, sums, [&](int first, int count, float* own, bool add) {
-            op.transform(scratch[thread], first, 0, count);
-            for (int xi = 0; xi < kXi; ++xi)
-                for (int chunk = 0; chunk < op.lanes(); ++chunk)
-                    op.multiply(scratch[thread], count, xi, chunk, add, own);
-        });
-    });
-}
-
-template <class T>
-void sum_blocks(Cpu& cpu, const GradW<T>& op, int parts, float* sums) {
-    float* block = cpu.shared.get(kSlotA, op.block_elems());
-    for (int part = 0; part < parts; ++part)
-        for_blocks(op, part, parts, sums, [&](int first, int count, float* own, bool add) {
-            cpu.pool.for_each(count, [&](int t, int) { op.transform(block, first, t, t + 1); });
-            cpu.pool.for_each(kXi * op.lanes(), [&](int task, int) {
-                op.multiply(block, count, task / op.lanes(), task % op.lanes(), add, own);
-            });
-        });
-}
-
 }  // namespace
 
 template <class T>
@@ -112,10 +78,33 @@ void winograd_grad_w(Cpu& cpu, const T* dy, int K, const PatchesOf<T>& x, float*
     op.most = small ? std::max(64, kL2Floats / row) : kManyTiles;
     op.most = std::min(op.most, ceil_div(tiles.count, parts));
     float* sums = cpu.shared.get(kSlotParts, op.sum_elems() * parts);
-    if (parts >= 4 * cpu.pool.size() || parts % cpu.pool.size() == 0)
-        sum_parts(cpu, op, parts, sums);
-    else
-        sum_blocks(cpu, op, parts, sums);
+    // Calls f(first tile, count, sums, whether to add to them) for the blocks of a part.
+    const auto for_blocks = [&](int part, auto&& f) {
+        const int begin = int(int64_t(tiles.count) * part / parts);
+        const int end = int(int64_t(tiles.count) * (part + 1) / parts);
+        for (int first = begin; first < end; first += op.most)
+            f(first, std::min(op.most, end - first), sums + part * op.sum_elems(), first > begin);
+    };
+    if (parts >= 4 * cpu.pool.size() || parts % cpu.pool.size() == 0) {
+        float* const* scratch = cpu.for_threads(op.block_elems());
+        cpu.pool.for_each(parts, [&](int part, int thread) {
+            for_blocks(part, [&](int first, int count, float* own, bool add) {
+                op.transform(scratch[thread], first, 0, count);
+                for (int xi = 0; xi < kXi; ++xi)
+                    for (int chunk = 0; chunk < op.lanes(); ++chunk)
+                        op.multiply(scratch[thread], count, xi, chunk, add, own);
+            });
+        });
+    } else {
+        float* block = cpu.shared.get(kSlotA, op.block_elems());
+        for (int part = 0; part < parts; ++part)
+            for_blocks(part, [&](int first, int count, float* own, bool add) {
+                cpu.pool.for_each(count, [&](int t, int) { op.transform(block, first, t, t + 1); });
+                cpu.pool.for_each(kXi * op.lanes(), [&](int task, int) {
+                    op.multiply(block, count, task / op.lanes(), task % op.lanes(), add, own);
+                });
+            });
+    }
 
     cpu.pool.for_each(K, [&](int k, int) {
         float* row_sums = sums + ptrdiff_t(k) * op.width();
