@@ -111,24 +111,6 @@ void install_handler() {
     sigaction(SIGSEGV, &now, nullptr);
 }
 
-char* alloc_device(size_t bytes) {
-    install_handler();
-    const size_t pages = pages_of(bytes), used = (bytes + kAlign - 1) / kAlign * kAlign;
-    char* room = find_room(pages);
-    if (!room || mprotect(room + kSpan, pages - kPage, PROT_READ | PROT_WRITE)) return nullptr;
-    char* begin = add_block(room, pages - kPage - used, bytes);
-    std::memset(begin + kSpan, 0xFF, bytes);  // NaN
-    return begin;
-}
-void* alloc_pinned(size_t bytes) {
-    // The exact size, so that the address sanitizer sees its end.
-    void* memory = nullptr;
-    if (posix_memalign(&memory, kAlign, bytes) != 0) return nullptr;
-    std::memset(memory, 0xFF, bytes);
-    blocks[static_cast<char*>(memory)] = {bytes, false};
-    return memory;
-}
-
 cudaError_t release(void* memory, bool on_device) {
     if (!memory) return cudaSuccess;
     std::lock_guard lock(mutex);
@@ -166,8 +148,20 @@ struct SharedBlock {
 
 cudaError_t allocate(void** to, size_t bytes, bool on_device) {
     std::lock_guard lock(mutex);
-    *to = on_device ? alloc_device(bytes) : alloc_pinned(bytes);
-    return *to ? cudaSuccess : failed(cudaErrorMemoryAllocation);
+    *to = nullptr;
+    if (on_device) {
+        install_handler();
+        const size_t pages = pages_of(bytes), used = (bytes + kAlign - 1) / kAlign * kAlign;
+        char* room = find_room(pages);
+        if (room && mprotect(room + kSpan, pages - kPage, PROT_READ | PROT_WRITE) == 0)
+            *to = add_block(room, pages - kPage - used, bytes);
+    } else if (posix_memalign(to, kAlign, bytes) == 0) {
+        // The exact size, so that the address sanitizer sees its end.
+        blocks[static_cast<char*>(*to)] = {bytes, false};
+    }
+    if (!*to) return failed(cudaErrorMemoryAllocation);
+    std::memset(kernel_address(*to), 0xFF, bytes);  // NaN
+    return cudaSuccess;
 }
 cudaError_t cudaFree(void* block) { return release(block, true); }
 cudaError_t cudaFreeHost(void* block) { return release(block, false); }
