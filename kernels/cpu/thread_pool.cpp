@@ -75,9 +75,9 @@ void ThreadPool::stop() {
     for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::run(int n, const Fn& fn) {
+void ThreadPool::run(int n, Call call, void* fn) {
     if (idle_) return;
-    fn_ = &fn, n_ = n;
+    call_ = call, fn_ = fn, n_ = n;
     for (Share& share : shares_) share.taken.store(0, std::memory_order_relaxed);
     if (n > 1 && !workers_.empty()) {
         inside_.store(0, std::memory_order_release);
@@ -102,7 +102,7 @@ void ThreadPool::do_share(int thread) {
         };
         for (int64_t task = next(); task < end; task = next()) {
             try {
-                (*fn_)(int(task), thread);
+                call_(fn_, int(task), thread);
             } catch (...) {
                 if (!failed_.exchange(true)) error_ = std::current_exception();
             }

@@ -12,8 +12,8 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace convoy {
@@ -33,14 +33,17 @@ class ThreadPool {
     int size() const { return int(workers_.size()) + 1; }
 
     // If calls throw, for_each() rethrows the first error after all tasks were called.
-    template <class F>
-    void for_each(int n, F&& fn) {
-        run(n, std::ref(fn));  // so that no call allocates memory for a copy
+    template <class Fn>
+    void for_each(int n, Fn&& fn) {
+        using Plain = std::remove_reference_t<Fn>;
+        run(
+            n, [](void* f, int task, int thread) { (*static_cast<Plain*>(f))(task, thread); },
+            const_cast<void*>(static_cast<const void*>(&fn)));
     }
 
     // Calls fn(begin, end) on ranges that are cut at multiples of `grain`, a few per thread.
-    template <class F>
-    void for_ranges(size_t n, size_t grain, F&& fn) {
+    template <class Fn>
+    void for_ranges(size_t n, size_t grain, Fn&& fn) {
         const size_t grains = (n + grain - 1) / grain;
         const size_t most = size() > 1 ? size_t(size()) * 4 : 1;
         const int parts = int(grains < most ? grains : most);
@@ -52,8 +55,8 @@ class ThreadPool {
     }
 
  private:
-    using Fn = std::function<void(int task, int thread)>;
-    void run(int n, const Fn& fn);
+    using Call = void (*)(void* fn, int task, int thread);
+    void run(int n, Call call, void* fn);
     void work(int thread);
     void do_share(int thread);
     void stop();
@@ -66,7 +69,8 @@ class ThreadPool {
     std::vector<Share> shares_;
     std::vector<std::thread> workers_;
     // The job, written by the caller before it increments started_, read by workers after that.
-    const Fn* fn_ = nullptr;
+    Call call_ = nullptr;
+    void* fn_ = nullptr;
     int n_ = 0;
     std::atomic<bool> stop_{false};
     std::exception_ptr error_;  // the first error of the job
