@@ -4,7 +4,7 @@
 //   out[i][j] = epilogue(Σ_l a(i,l) · b(j,l))     the same tiles, stages, parts, and order of sums
 //
 //   copies    by TMA: one instruction of one thread brings a box of 64 numbers of the fast index
-//             by 64 or 128 of the slow one. The hardware finds the addresses, writes zeros for what
+//             by 64 to 256 of the slow one. The hardware finds the addresses, writes zeros for what
 //             lies outside of an image, and exchanges the chunks of a row as tensor_gemm.cuh does.
 //   products  by wgmma, straight from shared memory. A group has 64 rows of the tile and all
 //             columns, or half of the columns of a low tile.

@@ -145,7 +145,7 @@ class AsyncCopies {
 // ---- barriers that count copies, copies of boxes ----------------------------------------------
 
 // As image_map of mma.cuh describes it.
-struct alignas(64) CUtensorMap {
+struct CUtensorMap {
     const char* image;
     int sizes[4], lower[2], upper[2], step[2], pixels;
 };
