@@ -153,7 +153,8 @@ class TrainBench {
                   {"first_step_seconds", first_step_seconds_},
                   {"upload_gb_per_second", 1e-9 * double(uploaded) * speed / double(config_.batch)},
                   {"graph", no_graph().empty()},
-                  {"peak_rss_mb", std::max(0.0, memory_bytes("VmHWM")) / (1 << 20), "peak RSS", "{:.0f} MB"},
+                  {"peak_rss_mb", std::max(0.0, memory_bytes("VmHWM")) / (1 << 20), "peak RSS",
+                   "{:.0f} MB"},
                   {"device_memory_mb", double(backend_->device_bytes()) / (1 << 20)}});
     }
 
