@@ -341,8 +341,10 @@ TEST_CASE("the largest value of a PPM or PGM becomes 255, as Pillow scales it") 
         CHECK(contains(refusal(Bytes(text, text + std::strlen(text))), "truncated"));
 }
 
-// A TIFF of one row, RGB and one more channel of this kind, in both orders of bytes.
-static Bytes tiff(bool is_big, uint32_t W, uint32_t kind, const Bytes& pixels) {
+// A TIFF of one row, RGB and one more channel of this kind, in both orders of bytes. samples: what
+// it says about the number of channels.
+static Bytes tiff(bool is_big, uint32_t W, uint32_t kind, const Bytes& pixels,
+                  uint32_t samples = 4) {
     Bytes bytes(2, is_big ? 'M' : 'I');
     const auto put = [&](uint32_t value, int count) {
         for (int i = 0; i < count; ++i)
@@ -351,9 +353,9 @@ static Bytes tiff(bool is_big, uint32_t W, uint32_t kind, const Bytes& pixels) {
     const uint32_t kEntries = 11, after = 8 + 2 + kEntries * 12 + 4;
     put(42, 2), put(8, 4), put(kEntries, 2);
     // Tag and value; long ones point behind the directory, to 8 bits a channel and to the pixels.
-    const uint32_t entries[kEntries][2] = {{256, W},     {257, 1},         {258, after}, {259, 1},
-                                           {262, 2},     {273, after + 8}, {277, 4},     {278, 1},
-                                           {279, W * 4}, {284, 1},         {338, kind}};
+    const uint32_t entries[kEntries][2] = {
+        {256, W},       {257, 1}, {258, after},       {259, 1}, {262, 2},   {273, after + 8},
+        {277, samples}, {278, 1}, {279, W * samples}, {284, 1}, {338, kind}};
     for (const auto& [tag, value] : entries) {
         const bool is_long = tag == 258 || tag == 273;
         put(tag, 2), put(tag == 273 ? 4 : 3, 2), put(tag == 258 ? 4 : 1, 4);
@@ -373,6 +375,8 @@ TEST_CASE("alpha of a TIFF is dropped; if it was multiplied in, colours are divi
             CHECK(decoded(tiff(is_big, 2, kind, two)).pixels == Bytes{200, 100, 50, 10, 20, 30});
         CHECK(decoded(tiff(is_big, 4, 1, four)).pixels ==
               Bytes{0, 0, 0, 19, 39, 59, 9, 8, 7, 255, 255, 4});
+        // Alpha that the file names and does not have.
+        CHECK(contains(refusal(tiff(is_big, 2, 1, two, 3)), "3 samples a pixel"));
     }
 }
 

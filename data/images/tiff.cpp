@@ -142,7 +142,7 @@ class Tiff : public Bitmap {
         if (!is_small && bits != 8 && (bits != 16 || inverted))
             refuse("of ", bits, " bits, photometric interpretation ", kind);
         if (more < 0 || more > (used == 1 ? 1 : 3) || (more > 0 && inverted) ||
-            (multiplied && used != 3) || (planes_ && (multiplied || bits != 8)))
+            (multiplied && (used != 3 || more == 0)) || (planes_ && (multiplied || bits != 8)))
             refuse("of ", count, " samples a pixel, photometric interpretation ", kind);
 
         const uint32_t w = field<uint32_t>(TIFFTAG_IMAGEWIDTH, 0);
