@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
 
@@ -165,6 +166,8 @@ inline CUtensorMap image_map(const void* image, const int (&sizes)[4], const int
     return map;
 }
 
+inline std::atomic<int64_t> boxes_copied = 0;  // so that a test knows that a product came this way
+
 // A copy arrives when no thread of the block can go on without it; its target holds NaN until then.
 class CopyBarrier {
  public:
@@ -184,7 +187,7 @@ class CopyBarrier {
         if (reinterpret_cast<uintptr_t>(to) % 1024) fault("TMA: the target is not aligned to 1024");
         if (std::min(s, r) < 0 || std::max(s, r) > 255) fault("TMA: a tap outside of 0 ... 255");
         if (w < map.lower[0] || h < map.lower[1]) fault("TMA: a box that begins before its image");
-        std::memset(to, 0xFF, size_t(map.pixels) * 128);
+        std::memset(to, 0xFF, size_t(map.pixels) * 128), ++boxes_copied;
         copy_later([=, this] {
             const auto [C, W, H, N] = map.sizes;
             int x = w, y = h, image = n;  // of the pixel before the tap moves it
