@@ -258,6 +258,17 @@ __device__ __forceinline__ void for_rows(int64_t begin, int64_t end, int C, int 
     for (; left > 0; left -= step, at += apart) work(at, apart, Count<1>());
 }
 
+// All rows before the first is used.
+template <class T, int kRows, int kWide>
+__device__ __forceinline__ void load_rows(const Norm<T>& n, int64_t first, int64_t apart,
+                                          float (&x)[kRows][kWide], float (&dy)[kRows][kWide]) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+        load_pack(x[r], n.x + first + r * apart);
+        load_pack(dy[r], n.dy + first + r * apart);
+    }
+}
+
 template <class T, int kWide, int kRows>
 __global__ void __launch_bounds__(kColumnThreads, kRows == 2 ? 3 : 2) rows_sums_kernel(Norm<T> n) {
     const int c = first_channel<kWide>();
@@ -266,11 +277,7 @@ __global__ void __launch_bounds__(kColumnThreads, kRows == 2 ? 3 : 2) rows_sums_
         const Channels<kWide> of(n, c);
         const auto work = [&](int64_t first, int64_t apart, auto count) {
             float x[count()][kWide], dy[count()][kWide];
-#pragma unroll
-            for (int r = 0; r < count(); ++r) {
-                load_pack(x[r], n.x + first + r * apart);
-                load_pack(dy[r], n.dy + first + r * apart);
-            }
+            load_rows(n, first, apart, x, dy);
 #pragma unroll
             for (int r = 0; r < count(); ++r)
                 add_row(of, ActivateGrad<Kind::kRelu>{}, x[r], dy[r], sum, dot);
@@ -291,11 +298,7 @@ __global__ void __launch_bounds__(kColumnThreads, kRows == 2 ? 3 : 2)
     load_pack(slope, n.factors + n.C + c);
     const auto work = [&](int64_t first, int64_t apart, auto count) {
         float x[count()][kWide], dy[count()][kWide];
-#pragma unroll
-        for (int r = 0; r < count(); ++r) {
-            load_pack(x[r], n.x + first + r * apart);
-            load_pack(dy[r], n.dy + first + r * apart);
-        }
+        load_rows(n, first, apart, x, dy);
 #pragma unroll
         for (int r = 0; r < count(); ++r) {
             apply_row(of, ActivateGrad<Kind::kRelu>{}, mean_dz, slope, x[r], dy[r]);
