@@ -107,7 +107,7 @@ struct Found {
     bool there;
 };
 
-// A matrix of `rows` × `depths` numbers, of which the fast index has stride 1.
+// A matrix of `rows` × `depths` numbers. Those along its fast index are neighbours in memory.
 template <bool DepthFast, class T>
 struct Matrix {
     using Element = T;

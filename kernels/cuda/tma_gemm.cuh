@@ -45,7 +45,7 @@ inline bool fits_boxes(const PixelGrid& g) {
            fits(g.W, g.Q.by, g.S.by, g.first_w, g.stride_w, g.tap_w);
 }
 
-// An operand of which a stage has kRows rows (or columns of out).
+// Copies one operand to shared memory: in each stage kRows rows of it, for b columns of out.
 template <bool DepthFast, int kRows>
 struct Boxes {
     static constexpr bool kDepthFast = DepthFast;

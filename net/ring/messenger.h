@@ -39,8 +39,8 @@ class Messenger {
     // Starts to send `bytes`, which must not change until the future is ready. A ready future means
     // that the bytes have left this process. Messages to one rank arrive in order.
     std::future<void> send(int rank, std::span<const std::byte> bytes, int channel = 0);
-    // Starts to receive the next message of the rank's channel into `bytes`, whose size it must
-    // have. The memory must stay until the future is ready. Then another thread calls `then`.
+    // Starts to receive the next message of the rank's channel into `bytes`, which must have
+    // its size. The memory must stay until the future is ready. Then another thread calls `then`.
     std::future<void> receive(int rank, std::span<std::byte> bytes, int channel = 0,
                               std::function<void()> then = {});
     // Blocks until the future is ready. The stall diagnosis counts this wait like a wait in a
